@@ -1,0 +1,101 @@
+"""Where settings and store names come from: flags, environment, ``sessionfs.toml``, ``session-store.json``."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from sessionfs.model.errors import SettingsError
+from sessionfs.model.settings import Settings, resolve
+from sessionfs.stores.store_urls import S3Location, canonical_url, file_url
+
+_FILE_NAME = "sessionfs.toml"
+
+
+def load_settings(*, flags: Mapping[str, Any], config: str | None = None) -> Settings:
+    """Merge flags, environment, file and defaults.
+
+    Args:
+        flags: Values by name, None for those not given.
+        config: The file named by ``--config``.
+
+    Raises:
+        SettingsError: A file that cannot be read, an unknown name, a value out of range.
+    """
+    path = _settings_file(config)
+    content = _read_toml(path) if path else {}
+    return resolve(flags=flags, environment=os.environ, file=content, file_name=path or _FILE_NAME)
+
+
+def store_url(named: str | None, settings: Settings) -> str:
+    """Give the canonical URL of the store: named, else of the settings, else the embedded default.
+
+    Args:
+        named: A URL, a directory, or a file of the form of ``session-store.json``.
+        settings: Resolved.
+
+    Raises:
+        StoreUrlError: It names no store.
+        SettingsError: The file cannot be read.
+    """
+    from sessionfs.stores.open_store import default_store_url  # noqa: PLC0415 - not needed for --help
+
+    text = named or settings.mount.store
+    if not text:
+        return default_store_url()
+    if text.endswith(".json") and not os.path.isdir(text):
+        text = _store_of_file(text)
+        if not text:
+            return default_store_url()
+    return canonical_url(text)
+
+
+def _settings_file(config: str | None) -> str:
+    named = config or os.environ.get("SESSIONFS_CONFIG")
+    if named:
+        return named
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(os.path.expanduser("~"), ".config")
+    path = os.path.join(base, "sessionfs", _FILE_NAME)
+    return path if os.path.exists(path) else ""
+
+
+def _read_toml(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as problem:
+        raise SettingsError(f"cannot read the settings file {path}: {problem.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise SettingsError(f"{path} is no TOML: {problem}") from None
+
+
+def _store_of_file(path: str) -> str:
+    """Give the URL that a ``session-store.json`` names, "" for the embedded default."""
+    try:
+        with open(path, "rb") as file:
+            content = json.load(file)
+    except OSError as problem:
+        raise SettingsError(f"cannot read {path}: {problem.strerror}") from None
+    except ValueError as problem:
+        raise SettingsError(f"{path} is no JSON: {problem}") from None
+    backend = content.get("backend") if isinstance(content, dict) else None
+    if backend == "local":
+        directory = content.get("directory", "")
+        return file_url(os.path.join(os.path.dirname(os.path.abspath(path)), directory)) if directory else ""
+    if backend == "s3" and isinstance(content.get("bucket"), str):
+        prefix = str(content.get("prefix") or "").strip("/")
+        return S3Location(
+            content["bucket"],
+            f"{prefix}/" if prefix else "",
+            str(content.get("endpoint") or ""),
+            str(content.get("region") or ""),
+        ).url
+    raise SettingsError(
+        f"{path} names no store",
+        remedy='write {"backend": "local"} or {"backend": "s3", "bucket", "endpoint", "prefix", "region"}',
+    )

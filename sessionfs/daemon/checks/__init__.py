@@ -1,0 +1,1 @@
+"""What must hold before a mount: the machine's FUSE, and the mount point."""

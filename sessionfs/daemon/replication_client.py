@@ -1,0 +1,261 @@
+"""The replication process as the Core and the control socket see it: calls over a link that may be renewed.
+
+Rules:
+
+* Every request names the log position at the moment of the call: its answer knows all that was done before.
+* While the process is started again, calls wait for it, each at most `fetch_timeout_seconds`; a call that was
+  under way when it died is sent again: every request may be repeated.
+* A transfer that goes on is not ended by the clock: when its time is up, the process is asked whether the
+  store still answers, and only a store that does not makes it fail.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+import trio
+
+from sessionfs.formats.link_messages import (
+    AnyMessage,
+    Children,
+    CommitAll,
+    ConflictList,
+    Describe,
+    Description,
+    Done,
+    Drain,
+    Drained,
+    EventList,
+    Fetch,
+    Fetched,
+    Flush,
+    GetStatus,
+    ListChildren,
+    ListConflicts,
+    ListEvents,
+    ListSessions,
+    LogGrew,
+    Message,
+    OpenSession,
+    RefreshSession,
+    Retry,
+    SessionFound,
+    SessionNames,
+    SessionRefreshed,
+    Status,
+    Stop,
+)
+from sessionfs.model.errors import SessionFSError, UnavailableError
+from sessionfs.replication.link import Link
+from sessionfs.working_copy.intent_log import IntentLog
+
+_NOTICE_SECONDS = 0.1
+_STATUS_SECONDS = 2.0
+
+Reply = TypeVar("Reply", bound=Message)
+
+
+class ReplicationClient:
+    """Implements `RemoteSide`, and what the control socket needs besides.
+
+    Args:
+        log: The daemon's intent log; its `on_growth` is taken over.
+        timeout_seconds: How long a call waits for an answer.
+    """
+
+    def __init__(self, log: IntentLog, *, timeout_seconds: float) -> None:
+        self._log = log
+        self._timeout_seconds = timeout_seconds
+        self._link: Link | None = None
+        self._attached = trio.Event()
+        self._grown = trio.Event()
+        self._told = -1
+        self.trouble = ""
+        log.on_growth = self._note_growth
+
+    # --- the link's life
+
+    def attach(self, link: Link) -> None:
+        """Use this link from now on."""
+        self._link = link
+        self._told = -1
+        self._attached.set()
+        self._grown.set()
+        self.trouble = ""
+
+    def detach(self, trouble: str) -> None:
+        """The link is gone; calls wait for the next.
+
+        Args:
+            trouble: Why, for status and errors.
+        """
+        self._link = None
+        self._attached = trio.Event()
+        self.trouble = trouble
+
+    async def run(self) -> None:
+        """Tell the process that the log has grown, at most ten times a second."""
+        while True:
+            await self._grown.wait()
+            self._grown = trio.Event()
+            if self._link is not None and self._told != self._log.position:
+                self._tell(self._link)
+            await trio.sleep(_NOTICE_SECONDS)
+
+    def _note_growth(self) -> None:
+        # Called for every record: an event that is already set costs next to nothing.
+        if not self._grown.is_set():
+            self._grown.set()
+
+    def _tell(self, link: Link) -> None:
+        self._told = self._log.position
+        link.notify(LogGrew(self._told))
+
+    # --- RemoteSide
+
+    async def open_session(self, session: str) -> SessionFound:
+        """Say what is known of a session; asks the store when the journal has not."""
+        return await self.ask(OpenSession(session, self._log.position), SessionFound)
+
+    async def list_sessions(self) -> list[str]:
+        """Name the sessions in the bucket."""
+        return (await self.ask(ListSessions(), SessionNames)).names
+
+    async def list_children(self, directory: int) -> Children:
+        """List the names in a directory that are not present or whose number is not the working copy's."""
+        return await self.ask(ListChildren(directory, self._log.position), Children)
+
+    async def refresh_session(self, session: str) -> SessionRefreshed:
+        """Compare a foreign session with the bucket."""
+        return await self.ask(RefreshSession(session, self._log.position), SessionRefreshed)
+
+    async def fetch(self, number: int) -> Fetched:
+        """Bring a remote file's verified bytes into staging."""
+        return await self.ask(Fetch(number, self._log.position), Fetched, transfer=True)
+
+    async def flush(self, number: int) -> None:
+        """Return when the file's bytes (a directory: its own entries) are in the bucket."""
+        await self.ask(Flush(number, self._log.position), Done, transfer=True)
+
+    async def describe(self, number: int) -> Description:
+        """Say how a file stands."""
+        return await self.ask(Describe(number, self._log.position), Description)
+
+    async def session_status(self, session: str) -> bytes:
+        """Give the JSON text of ``.sessionfs/status``."""
+        status = await self.status()
+        rows = [row for row in status.sessions if row.id == session]
+        shown = msgspec.to_builtins(rows[0]) if rows else {"id": session}
+        shown["degraded"] = status.degraded or self.trouble
+        return msgspec.json.format(msgspec.json.encode(shown)) + b"\n"
+
+    # --- for the control socket and the shutdown
+
+    async def status(self) -> Status:
+        """Say how everything stands.
+
+        Raises:
+            UnavailableError: No answer within two seconds.
+        """
+        return await self.ask(GetStatus(self._log.position), Status, seconds=_STATUS_SECONDS)
+
+    async def drain(self, seconds: float) -> Drained:
+        """Upload what is owed, waiting at most so long; 0 only looks."""
+        request = Drain(self._log.position, seconds)
+        return await self.ask(request, Drained, seconds=seconds + _STATUS_SECONDS)
+
+    async def commit_all(self, trigger: str) -> None:
+        """Write a manifest of every drained session that changed."""
+        await self.ask(CommitAll(trigger, self._log.position), Done, transfer=True)
+
+    async def retry(self) -> None:
+        """Try everything again now."""
+        await self.ask(Retry(), Done)
+
+    async def conflicts(self) -> ConflictList:
+        """Give what is kept aside."""
+        return await self.ask(ListConflicts(), ConflictList)
+
+    async def events(self, after: int, limit: int) -> EventList:
+        """Give events after a number."""
+        return await self.ask(ListEvents(after, limit), EventList)
+
+    async def stop(self) -> None:
+        """End the process after its current transactions; a process that is not there is success."""
+        link = self._link
+        if link is None:
+            return
+        with trio.move_on_after(_STATUS_SECONDS):
+            try:
+                await link.call(Stop())
+            except UnavailableError:
+                return
+
+    async def ask(
+        self, message: AnyMessage, kind: type[Reply], *, seconds: float | None = None, transfer: bool = False
+    ) -> Reply:
+        """Send a request, to the next process when this one dies.
+
+        Args:
+            message: The request.
+            kind: Of its reply.
+            seconds: How long to wait, None for the timeout of the settings.
+            transfer: Wait on while the store answers.
+
+        Raises:
+            UnavailableError: No answer in time.
+            SessionFSError: The other side's error.
+        """
+        limit = self._timeout_seconds if seconds is None else seconds
+        with trio.CancelScope() as scope:
+            scope.deadline = trio.current_time() + limit
+            if transfer:
+                return await self._transfer(message, kind, scope, limit)
+            return await self._ask(message, kind)
+        raise UnavailableError(
+            self.trouble or f"no answer from the store within {limit:.0f} s", remedy="see: sessionfs status"
+        )
+
+    async def _transfer(
+        self, message: AnyMessage, kind: type[Reply], scope: trio.CancelScope, limit: float
+    ) -> Reply:
+        outcome: list[Reply | SessionFSError] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._extend, scope, limit)
+            try:
+                outcome.append(await self._ask(message, kind))
+            except SessionFSError as error:
+                outcome.append(error)  # raised outside, where the nursery cannot wrap it
+            nursery.cancel_scope.cancel()
+        if isinstance(outcome[0], SessionFSError):
+            raise outcome[0]
+        return outcome[0]
+
+    async def _ask(self, message: AnyMessage, kind: type[Reply]) -> Reply:
+        while True:
+            await self._attached.wait()
+            link = self._link
+            if link is None:
+                continue
+            if self._told != self._log.position:
+                self._tell(link)
+            try:
+                return await link.ask(message, kind)
+            except UnavailableError:
+                if not link.closed:
+                    raise
+                if self._link is link:
+                    self.detach("the replication process has ended")
+
+    async def _extend(self, scope: trio.CancelScope, limit: float) -> None:
+        """Move the deadline while the store answers."""
+        while True:
+            await trio.sleep(limit * 0.9)
+            try:
+                status = await self.status()
+            except UnavailableError:
+                return
+            if status.degraded:
+                return
+            scope.deadline = trio.current_time() + limit

@@ -1,0 +1,251 @@
+"""A mount that answers: what runs beside the kernel engine, and what can be asked of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Protocol
+
+import msgspec
+import structlog
+import trio
+
+from sessionfs.daemon.control.protocol import DrainResult
+from sessionfs.daemon.control.server import ControlServer, ShowProgress
+from sessionfs.daemon.mount_request import MountRequest
+from sessionfs.daemon.replication_child import Child, ReplicationChild
+from sessionfs.daemon.replication_client import ReplicationClient
+from sessionfs.daemon.shutdown import Shutdown, WriterGate
+from sessionfs.formats.link_messages import (
+    AnyMessage,
+    BeginImage,
+    ConflictList,
+    Done,
+    EndImage,
+    EventList,
+    Evict,
+    Evicted,
+    ImageGrant,
+    LogConsumed,
+)
+from sessionfs.model.errors import InternalError, SessionFSError
+from sessionfs.working_copy.intent_log import IntentLog
+
+EXIT_DONE = 0
+EXIT_LEFT_BEHIND = 4
+_HURRY_SECONDS = 0.5
+_DETACHED_SECONDS = 0.5
+_ANSWER_SECONDS = 2.0
+_log = structlog.get_logger("sessionfs.daemon")
+
+
+class CoreSide(WriterGate, Protocol):
+    """The part of the Core that the replication process asks things of."""
+
+    def begin_image(self, number: int) -> ImageGrant:
+        """Say how a file stands between two writes."""
+
+    def end_image(self, number: int) -> ImageGrant:
+        """Say how it stands after it was read."""
+
+    def evict(self, message: Evict) -> bool:
+        """Remove a clean file's bytes if nothing uses them."""
+
+
+class Engine(Protocol):
+    """The kernel engine of a mount that is already in the tree."""
+
+    async def serve(self) -> None:
+        """Answer the kernel until the mount is gone."""
+
+    def unmount(self) -> None:
+        """Let `serve` return although somebody still holds the detached mount."""
+
+
+class RequestsOfReplication:
+    """Answers what the replication process asks of the daemon.
+
+    Args:
+        core: Knows the open files.
+        log: Cut when the journal holds it.
+    """
+
+    def __init__(self, core: CoreSide, log: IntentLog) -> None:
+        self._core = core
+        self._log = log
+
+    async def handle(self, message: AnyMessage) -> AnyMessage:
+        """Answer one request.
+
+        Raises:
+            InternalError: It is none of the daemon's.
+        """
+        match message:
+            case BeginImage(number=number):
+                return self._core.begin_image(number)
+            case EndImage(number=number):
+                return self._core.end_image(number)
+            case Evict():
+                return Evicted(self._core.evict(message))
+            case LogConsumed(log_position=position):
+                self._log.cut(position)
+                return Done()
+        raise InternalError(f"the daemon does not answer {type(message).__name__}")
+
+
+class RunningMount:
+    """Implements `MountControl`, and runs until the mount is gone.
+
+    Args:
+        request: What was asked for.
+        engine: Answers the kernel.
+        engine_name: For status.
+        client: The replication process.
+        child: Keeps it running.
+        shutdown: Ends the mount.
+    """
+
+    def __init__(
+        self,
+        request: MountRequest,
+        *,
+        engine: Engine,
+        engine_name: str,
+        client: ReplicationClient,
+        child: ReplicationChild,
+        shutdown: Shutdown,
+    ) -> None:
+        self._request = request
+        self._engine = engine
+        self._engine_name = engine_name
+        self._client = client
+        self._child = child
+        self._shutdown = shutdown
+        self._budget_seconds = request.settings.mount.shutdown_budget_seconds
+        self._ended_by_signal = False
+
+    async def run(self, server: ControlServer) -> int:
+        """Serve until the mount is gone and what was owed is away, or the budget is used up.
+
+        Returns:
+            The exit code of the process.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._signals)
+            nursery.start_soon(server.serve)
+            await self._serve()
+            await self._shutdown.wait_until_idle()
+            if self._shutdown.result is None:
+                _log.info("the mount was taken away from outside")
+                await self._shutdown.after_unmount(seconds=self._budget_seconds)
+            elif not self._ended_by_signal:
+                with trio.move_on_after(_ANSWER_SECONDS):
+                    await server.shutdown_answered.wait()
+            await self._child.stop()
+            nursery.cancel_scope.cancel()
+        result = self._shutdown.result
+        return EXIT_LEFT_BEHIND if result is None or result.owed_files else EXIT_DONE
+
+    async def _serve(self) -> None:
+        """Serve until the kernel says that the mount is gone, or a shutdown has detached it."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._serve_then_cancel, nursery.cancel_scope)
+            await self._shutdown.completed.wait()
+            # A plain unmount has ended it already; a detached mount ends with its last user, or now.
+            await trio.sleep(_DETACHED_SECONDS)
+            self._engine.unmount()
+            await trio.sleep(_DETACHED_SECONDS)
+            nursery.cancel_scope.cancel()
+
+    async def _serve_then_cancel(self, scope: trio.CancelScope) -> None:
+        await self._engine.serve()
+        scope.cancel()
+
+    async def _signals(self) -> None:
+        async with trio.open_nursery() as nursery:
+            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+                async for number in received:
+                    _log.info("signal received", signal=signal.Signals(number).name)
+                    if self._shutdown.active:
+                        self._shutdown.hurry(
+                            _HURRY_SECONDS if self._ended_by_signal else self._budget_seconds
+                        )
+                    else:
+                        nursery.start_soon(self._end_by_signal)
+                    self._ended_by_signal = True
+
+    async def _end_by_signal(self) -> None:
+        try:
+            await self._shutdown.run(trigger="sigterm", timeout_seconds=self._budget_seconds, force=True)
+        except SessionFSError as error:
+            _log.error("the mount could not be ended", problem=str(error))
+
+    # --- MountControl
+
+    async def status(self) -> dict[str, object]:
+        """Give the status document: the documented keys of ``status --json``, and more for people."""
+        mount = self._request.settings.mount
+        document: dict[str, object] = {
+            "mount": self._request.mount_point,
+            "store": self._request.store_url,
+            "engine": self._engine_name,
+            "supervisor_pid": None,
+            "daemon_pid": os.getpid(),
+            "replication_pid": self._child.pid or None,
+            "policy": mount.policy,
+            "degraded": self._client.trouble,
+            "sessions": [],
+            "state_dir": self._request.state_root,
+        }
+        try:
+            status = await self._client.status()
+        except SessionFSError as error:
+            document["degraded"] = document["degraded"] or str(error)
+            return document
+        document |= {
+            "degraded": status.degraded or self._client.trouble,
+            "sessions": msgspec.to_builtins(status.sessions),
+            "owed_files": status.owed_files,
+            "owed_bytes": status.owed_bytes,
+            "uploaded_bytes": status.uploaded_bytes,
+            "uploads": status.uploads,
+            "requests": status.requests,
+            "held": status.held,
+        }
+        return document
+
+    async def drain(self, *, timeout_seconds: float | None, progress: ShowProgress) -> DrainResult:
+        """Upload everything that is owed."""
+        return await self._shutdown.drain(timeout_seconds=timeout_seconds, progress=progress)
+
+    async def shut_down(
+        self, *, timeout_seconds: float | None, abandon: bool, force: bool, progress: ShowProgress
+    ) -> DrainResult:
+        """Drain, commit and unmount."""
+        return await self._shutdown.run(
+            trigger="unmount",
+            timeout_seconds=timeout_seconds,
+            abandon=abandon,
+            force=force,
+            progress=progress,
+        )
+
+    async def retry(self) -> None:
+        """Try everything again now."""
+        await self._client.retry()
+
+    async def conflicts(self) -> ConflictList:
+        """Give what is kept aside."""
+        return await self._client.conflicts()
+
+    async def events(self, after: int, limit: int) -> EventList:
+        """Give events after a number."""
+        return await self._client.events(after, limit)
+
+
+async def serve_replication(child: ReplicationChild, client: ReplicationClient, started: Child) -> None:
+    """Run everything that belongs to the replication process, until `ReplicationChild.stop`."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.run)
+        await child.run(started)
+        nursery.cancel_scope.cancel()

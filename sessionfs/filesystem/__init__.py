@@ -1,0 +1,1 @@
+"""Inodes, handles, operations and the kernel engine: the only place with FUSE types. May import ``replication`` and below."""

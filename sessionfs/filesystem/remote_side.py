@@ -1,0 +1,39 @@
+"""What the Core asks of the replication process. The daemon implements it over the link; tests implement it in memory.
+
+Every call waits; every call may raise a `SessionFSError` (``UnavailableError`` for a store that did not answer in time), which ``errno_map`` turns
+into EIO, never into ENOENT.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sessionfs.formats.link_messages import Children, Description, Fetched, SessionFound, SessionRefreshed
+
+
+class RemoteSide(Protocol):
+    """The replication process as the Core sees it. Operations logged before a call are known to its answer."""
+
+    async def open_session(self, session: str) -> SessionFound:
+        """Say what is known of a session; asks the store when the journal has not."""
+
+    async def list_sessions(self) -> list[str]:
+        """Name the sessions in the bucket; at most ``foreign_lag_seconds`` old."""
+
+    async def list_children(self, directory: int) -> Children:
+        """List the names in a directory that are not present or whose number is not the working copy's."""
+
+    async def refresh_session(self, session: str) -> SessionRefreshed:
+        """Compare a foreign session with the bucket."""
+
+    async def fetch(self, number: int) -> Fetched:
+        """Bring a remote file's verified bytes into staging."""
+
+    async def flush(self, number: int) -> None:
+        """Return when the file's bytes (a directory: its own entries) are in the bucket."""
+
+    async def describe(self, number: int) -> Description:
+        """Say how a file stands."""
+
+    async def session_status(self, session: str) -> bytes:
+        """Give the JSON text of ``.sessionfs/status``."""

@@ -1,0 +1,248 @@
+"""The mount's root, which holds the sessions, and the hidden ``.sessionfs`` of each."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Awaitable
+
+from sessionfs.filesystem.inodes import ControlNode, Directory, Node, Session, failure
+from sessionfs.filesystem.loading import Loading
+from sessionfs.filesystem.permissions import SEARCH, WRITE, Caller
+from sessionfs.filesystem.volume import Attributes, Volume
+from sessionfs.formats.intent_records import Operation
+from sessionfs.formats.link_messages import Entry
+from sessionfs.model.errors import InvalidSessionIdError, UnavailableError
+from sessionfs.model.names import CONTROL_DIRECTORY, session_id_from_name
+
+STATUS_NAME = b"status"
+_CONTROL_NAMES = (STATUS_NAME,)
+
+
+class SessionsRoot:
+    """Sessions by name.
+
+    Args:
+        volume: The mount.
+        loading: Brings in what is not here.
+    """
+
+    def __init__(self, volume: Volume, loading: Loading) -> None:
+        self._volume = volume
+        self._loading = loading
+        self._table = volume.table
+        self.sessions: dict[bytes, Session] = {}
+
+    # --- sessions
+
+    def lookup(self, name: bytes) -> Attributes | Awaitable[Attributes]:
+        """Find a session.
+
+        Raises:
+            OSError: ENOENT; ESTALE.
+            SessionFSError: The store could not say.
+        """
+        session = self.sessions.get(name)
+        if session is not None:
+            return self._root_of(session, name)
+        if not self._is_shown(name):
+            return self._volume.absent(self._table.root)
+        return self._open(name)
+
+    def _is_shown(self, name: bytes) -> bool:
+        try:
+            identifier = session_id_from_name(name)
+        except InvalidSessionIdError:
+            return False
+        wanted = self._volume.settings.sessions
+        return not wanted or identifier in wanted
+
+    def _root_of(self, session: Session, name: bytes) -> Attributes:
+        node = self._table.by_number.get(session.number)
+        if node is None:
+            # st_ino may be another number: the session's counts.
+            status = os.stat(name, dir_fd=self._table.sessions_descriptor, follow_symlinks=False)
+            node = self._table.obtain(self._table.root, name, (session.number, status, None))
+            node.session = session
+        node.lookups += 1
+        shown = self._volume.attributes(node)
+        shown.attr_timeout = shown.entry_timeout = self._volume.absent(self._table.root).entry_timeout
+        return shown
+
+    async def _open(self, name: bytes) -> Attributes:
+        identifier = name.decode()
+        found = await self._volume.remote.open_session(identifier)
+        known = self.sessions.get(name)
+        if known is not None:
+            return self._root_of(known, name)
+        if not found.exists or found.root is None:
+            return self._volume.absent(self._table.root)
+        self._make_root(name, found.root)
+        now = self._volume.clock.elapsed_seconds()
+        session = Session(identifier, found.root.number, foreign=found.foreign, refreshed_seconds=now)
+        self.sessions[name] = session
+        return self._root_of(session, name)
+
+    def _make_root(self, name: bytes, root: Entry) -> None:
+        """Make the root directory of a session of the bucket."""
+        try:
+            os.mkdir(name, 0o700, dir_fd=self._table.sessions_descriptor)
+        except FileExistsError:
+            return
+        if self._volume.as_root:
+            os.chown(name, root.uid, root.gid, dir_fd=self._table.sessions_descriptor)
+        os.chmod(name, stat.S_IMODE(root.mode), dir_fd=self._table.sessions_descriptor)
+        times = (root.mtime_ns, root.mtime_ns)
+        os.utime(name, ns=times, dir_fd=self._table.sessions_descriptor)
+        self._volume.note(Operation.MATERIALISED, root.number)
+
+    async def names(self) -> list[bytes]:
+        """List the sessions, here and in the bucket; only those here while the store does not answer."""
+        names = set(os.listdir(self._volume.layout.sessions))
+        try:
+            names.update(await self._volume.remote.list_sessions())
+        except UnavailableError:
+            if not names:
+                raise
+        return [name for name in sorted(map(os.fsencode, names)) if self._is_shown(name)]
+
+    def listed(self, name: bytes) -> Attributes:
+        """Describe a session in a listing; one that was never opened gets a number for the listing only."""
+        session = self.sessions.get(name)
+        if session is not None and session.number in self._table.by_number:
+            shown = self._volume.attributes(self._table.by_number[session.number])
+            shown.attr_timeout = shown.entry_timeout = self._volume.absent(self._table.root).entry_timeout
+            return shown
+        mode = stat.S_IFDIR | 0o755
+        return Attributes(self._table.virtual_number(), mode, 2, 0, 0, 0, 4096, 8, 0, 0, 0, 0.0, 0.0)
+
+    async def make(self, name: bytes, mode: int, caller: Caller) -> Attributes:
+        """Make a session.
+
+        Raises:
+            OSError: EROFS, EINVAL for a bad id, EEXIST, EPERM for a session that this mount does not show, EACCES.
+        """
+        volume = self._volume
+        volume.require_changes()
+        try:
+            identifier = session_id_from_name(name)
+        except InvalidSessionIdError:
+            raise failure(errno.EINVAL) from None
+        if not self._is_shown(name):
+            raise failure(errno.EPERM)
+        try:
+            known = (await volume.remote.open_session(identifier)).exists
+        except UnavailableError:
+            known = False  # the name is settled when the store answers again
+        if known or name in self.sessions:
+            raise failure(errno.EEXIST)
+        volume.require(caller, self._table.root, WRITE | SEARCH)
+        return self._make(identifier, name, mode, caller)
+
+    def _make(self, identifier: str, name: bytes, mode: int, caller: Caller) -> Attributes:
+        volume, table = self._volume, self._table
+        sequence = volume.begin(
+            Operation.MKDIR,
+            parent=table.root.number,
+            name=name,
+            mode=stat.S_IFDIR | mode,
+            uid=caller.uid,
+            gid=caller.gid,
+        )
+        try:
+            os.mkdir(name, mode, dir_fd=table.sessions_descriptor)
+            if volume.as_root:
+                os.chown(name, caller.uid, caller.gid, dir_fd=table.sessions_descriptor)
+            status = os.stat(name, dir_fd=table.sessions_descriptor, follow_symlinks=False)
+        except OSError as problem:
+            volume.finish(sequence, error=problem.errno or errno.EIO)
+            raise
+        volume.finish(sequence, number=status.st_ino)
+        session = Session(identifier, status.st_ino, foreign=False, refreshed_seconds=0.0)
+        self.sessions[name] = session
+        node = table.obtain(table.root, name, (status.st_ino, status, None))
+        node.session = session
+        if isinstance(node, Directory):
+            node.loaded = True
+        return self._root_of(session, name)
+
+    def remove(self, name: bytes, caller: Caller) -> Awaitable[None] | None:
+        """Remove an empty session.
+
+        Raises:
+            OSError: EROFS, ENOENT, ENOTEMPTY, EACCES, EPERM.
+        """
+        volume, table = self._volume, self._table
+        volume.require_changes()
+        session = self.sessions.get(name)
+        node = table.by_number.get(session.number) if session is not None else None
+        if session is None or not isinstance(node, Directory):
+            raise failure(errno.ENOENT)
+        if not self._loading.is_ready(node):
+            return self._loading.then(node, self.remove, name, caller)
+        volume.require(caller, table.root, WRITE | SEARCH)
+        volume.permissions.require_removal(caller, volume.attributes(table.root), volume.attributes(node))
+        if node.overrides:
+            raise failure(errno.ENOTEMPTY)
+        table.hold(node)
+        sequence = volume.begin(Operation.RMDIR, number=node.number, parent=table.root.number, name=name)
+        try:
+            os.rmdir(name, dir_fd=table.sessions_descriptor)
+        except OSError as problem:
+            volume.finish(sequence, error=problem.errno or errno.EIO)
+            raise
+        volume.finish(sequence, number=node.number)
+        del self.sessions[name]
+        session.number = 0
+        table.remove_place(node, table.root, name)
+        table.settle(node)
+        return None
+
+    # --- .sessionfs
+
+    def control_directory(self, parent: Directory) -> Attributes:
+        """Find ``.sessionfs`` in a session's root."""
+        session = parent.session
+        if session is None:
+            raise failure(errno.ENOENT)
+        if not session.control[0]:
+            session.control = (self._table.virtual_number(), self._table.virtual_number())
+        return self._virtual(session, session.control[0], stat.S_IFDIR)
+
+    def control_file(self, parent: Node, name: bytes) -> Attributes:
+        """Find a file in ``.sessionfs``.
+
+        Raises:
+            OSError: ENOENT.
+        """
+        if parent.session is None or name not in _CONTROL_NAMES:
+            raise failure(errno.ENOENT)
+        return self._virtual(parent.session, parent.session.control[1], stat.S_IFREG)
+
+    def control_names(self) -> tuple[bytes, ...]:
+        """List ``.sessionfs``."""
+        return _CONTROL_NAMES
+
+    def _virtual(self, session: Session, number: int, kind: int) -> Attributes:
+        node = self._table.by_number.get(number)
+        if node is None:
+            node = self._table.by_number[number] = ControlNode(number, kind, session)
+        node.lookups += 1
+        return self.control_attributes(node)
+
+    def control_attributes(self, node: Node) -> Attributes:
+        """Describe a control file; its length is known only when it is read."""
+        mode, links = (stat.S_IFDIR | 0o555, 2) if node.kind == stat.S_IFDIR else (stat.S_IFREG | 0o444, 1)
+        now = self._volume.clock.wall_ns()
+        return Attributes(node.number, mode, links, 0, 0, 0, 0, 0, now, now, now, 1.0, 1.0)
+
+    async def control_content(self, node: Node) -> bytes:
+        """Give what ``status`` says now."""
+        if node.session is None:
+            raise failure(errno.ESTALE)
+        return await self._volume.remote.session_status(node.session.id)
+
+    def is_control_name(self, parent: Directory, name: bytes) -> bool:
+        """Say whether a name is ``.sessionfs`` in a session's root."""
+        return name == CONTROL_DIRECTORY and self._table.is_session_root(parent)

@@ -1,0 +1,475 @@
+"""Messages between the daemon, which answers the kernel, and the replication process, which talks to the store.
+
+Both directions are requests with one reply each (`Envelope.identifier` pairs them; notices have identifier 0 and no reply). Every request
+that depends on operations names the intent log's position up to which the answer must know them.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from sessionfs.model import errors
+from sessionfs.model.errors import InternalError, SessionFSError
+
+_LENGTH = struct.Struct("<I")
+LENGTH_BYTES = _LENGTH.size
+FIRST_REMOTE_NUMBER = 1 << 62
+"""Inode numbers from here on are given by the journal to what came from the bucket; smaller ones are the working copy's own."""
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Root of all messages; each class's name is its tag."""
+
+
+# --- what both sides speak of
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One name in a directory that the bucket (also) knows.
+
+    Attributes:
+        name: The file name.
+        number: Inode number; from `FIRST_REMOTE_NUMBER` on unless it was made here.
+        present: Whether its bytes (or directory, or link) are in the working copy.
+        mode: As in ``st_mode``.
+        uid: Owner.
+        gid: Group.
+        size_bytes: Length.
+        mtime_ns: Modification time.
+        nlink: Number of names.
+        target: A symlink's text.
+        xattrs: Extended attributes to set when it is made in the working copy.
+    """
+
+    name: bytes
+    number: int
+    present: bool
+    mode: int
+    uid: int
+    gid: int
+    size_bytes: int
+    mtime_ns: int
+    nlink: int = 1
+    target: bytes = b""
+    xattrs: dict[bytes, bytes] = {}
+
+
+# --- daemon to replication
+
+
+class OpenSession(Message, frozen=True):
+    """Say what is known of a session, asking the store at first use. Reply: `SessionFound`.
+
+    Attributes:
+        session: The session's id.
+        log_position: Operations the answer must know.
+    """
+
+    session: str
+    log_position: int
+
+
+class SessionFound(Message, frozen=True):
+    """Reply to `OpenSession`.
+
+    Attributes:
+        exists: Whether the bucket (or the journal) has it.
+        root: The root directory, when it exists.
+        foreign: Nothing was written here since it was last released: another host may change it.
+    """
+
+    exists: bool
+    root: Entry | None = None
+    foreign: bool = True
+
+
+class ListSessions(Message, frozen=True):
+    """Name the sessions in the bucket. Reply: `SessionNames`."""
+
+
+class SessionNames(Message, frozen=True):
+    """Reply to `ListSessions`."""
+
+    names: list[str]
+
+
+class ListChildren(Message, frozen=True):
+    """List the names in a directory that are not present, or whose number is not the working copy's. Reply: `Children`."""
+
+    directory: int
+    log_position: int
+
+
+class Children(Message, frozen=True):
+    """Reply to `ListChildren`."""
+
+    entries: list[Entry]
+
+
+class RefreshSession(Message, frozen=True):
+    """Compare a foreign session with the bucket. Reply: `SessionRefreshed`."""
+
+    session: str
+    log_position: int
+
+
+class SessionRefreshed(Message, frozen=True):
+    """Reply to `RefreshSession`.
+
+    Attributes:
+        directories: Directories whose names changed.
+        files: Files whose bytes or attributes changed; their bytes here are old.
+        foreign: As in `SessionFound`.
+    """
+
+    directories: list[int]
+    files: list[int]
+    foreign: bool
+
+
+class Fetch(Message, frozen=True):
+    """Bring a remote file's verified bytes into staging. Reply: `Fetched`."""
+
+    number: int
+    log_position: int
+
+
+class Fetched(Message, frozen=True):
+    """Reply to `Fetch`.
+
+    Attributes:
+        staged: Name below the staging directory; the daemon moves it into the working copy.
+        entry: Attributes the file must have there.
+    """
+
+    staged: str
+    entry: Entry
+
+
+class Flush(Message, frozen=True):
+    """Bring a file, or a directory's own entries, into the bucket now. Reply: `Done`, after it is there."""
+
+    number: int
+    log_position: int
+
+
+class Describe(Message, frozen=True):
+    """Say how a file stands. Reply: `Description`."""
+
+    number: int
+    log_position: int
+
+
+class Description(Message, frozen=True):
+    """Reply to `Describe`.
+
+    Attributes:
+        state: remote, clean, owed, uploading, stuck, conflict, local-only or manifest-only.
+        reason: Why it is stuck, local-only or in conflict.
+        key: Its key in the bucket, "" when it has none.
+        etag: The token last seen there.
+        sha256: Of the bytes last confirmed there.
+        generation: Of the session's newest generation.
+        owner: Who owns the session, "" when unknown.
+    """
+
+    state: str
+    reason: str = ""
+    key: str = ""
+    etag: str = ""
+    sha256: str = ""
+    generation: int = 0
+    owner: str = ""
+
+
+class LogGrew(Message, frozen=True):
+    """Notice: the intent log has records up to this position."""
+
+    log_position: int
+
+
+class GetStatus(Message, frozen=True):
+    """Reply: `Status`."""
+
+    log_position: int
+
+
+class SessionStatus(msgspec.Struct, frozen=True):
+    """One session in `Status`; names are those of ``status --json``."""
+
+    id: str
+    owner: str
+    owned_here: bool
+    state: str
+    owed_files: int
+    owed_bytes: int
+    oldest_owed_seconds: float
+    generation: int
+    committed_at: str
+    conflicts: int
+
+
+class Status(Message, frozen=True):
+    """Reply to `GetStatus`.
+
+    Attributes:
+        sessions: Known sessions.
+        degraded: Why the store cannot be used now, "" when it can.
+        owed_files: All sessions together.
+        owed_bytes: All sessions together.
+        uploaded_bytes: Since the process started.
+        uploads: Since the process started.
+        requests: Requests to the store by kind, since the process started.
+        held: Why a batch of deletions waits for a person, "" when none does.
+    """
+
+    sessions: list[SessionStatus]
+    degraded: str
+    owed_files: int
+    owed_bytes: int
+    uploaded_bytes: int
+    uploads: int
+    requests: dict[str, int]
+    held: str = ""
+
+
+class Drain(Message, frozen=True):
+    """Upload everything that is owed now. Reply: `Drained`, at once with what is left when `seconds` is 0.
+
+    The daemon asks again and again, so that progress can be shown and nothing hangs.
+
+    Attributes:
+        log_position: Operations that count.
+        seconds: How long this call may wait.
+    """
+
+    log_position: int
+    seconds: float
+
+
+class Drained(Message, frozen=True):
+    """Reply to `Drain`.
+
+    Attributes:
+        owed_files: What is left.
+        owed_bytes: What is left.
+        paths: The first 100 paths behind, as shown to a person.
+        degraded: Why nothing moves, "" when it does.
+    """
+
+    owed_files: int
+    owed_bytes: int
+    paths: list[str]
+    degraded: str
+
+
+class CommitAll(Message, frozen=True):
+    """Write a manifest of every drained session that changed, and give them back. Reply: `Done`."""
+
+    trigger: str
+    log_position: int
+
+
+class Retry(Message, frozen=True):
+    """Try everything again now: backed-off, stuck and held rows. Reply: `Done`."""
+
+
+class ListConflicts(Message, frozen=True):
+    """Reply: `ConflictList`."""
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """Bytes kept aside.
+
+    Attributes:
+        session: The session.
+        path: As shown to a person.
+        key: Where the bytes are in the bucket.
+        kept_at: Time of the event.
+        holder: Who wrote the bytes kept aside, "unknown" for another tool.
+    """
+
+    session: str
+    path: str
+    key: str
+    kept_at: str
+    holder: str
+
+
+class ConflictList(Message, frozen=True):
+    """Reply to `ListConflicts`."""
+
+    conflicts: list[Conflict]
+
+
+class ListEvents(Message, frozen=True):
+    """Give events after a number. Reply: `EventList`."""
+
+    after: int
+    limit: int
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One numbered event.
+
+    Attributes:
+        number: Counts from 1, kept across restarts.
+        name: As ``session.file.uploaded``.
+        at: Time as text.
+        fields: Values by name.
+    """
+
+    number: int
+    name: str
+    at: str
+    fields: dict[str, str | int | float | bool]
+
+
+class EventList(Message, frozen=True):
+    """Reply to `ListEvents`."""
+
+    events: list[Event]
+
+
+class Stop(Message, frozen=True):
+    """End the process after its current transactions. Reply: `Done`."""
+
+
+class Done(Message, frozen=True):
+    """Reply of requests that only succeed."""
+
+
+# --- replication to daemon
+
+
+class BeginImage(Message, frozen=True):
+    """A file's bytes are about to be read for an upload. Reply: `ImageGrant`, given between two writes."""
+
+    number: int
+
+
+class EndImage(Message, frozen=True):
+    """They were read. Reply: `ImageGrant`."""
+
+    number: int
+
+
+class ImageGrant(Message, frozen=True):
+    """How a file stood when no write was under way.
+
+    Attributes:
+        size_bytes: Its length: every prefix of this length ends where a write ended.
+        rewrites: Counts changes below the end (overwrites, truncations); equal before and after means that the first `size_bytes` bytes stood still.
+        writers: Descriptors that may write.
+    """
+
+    size_bytes: int
+    rewrites: int
+    writers: int
+
+
+class Evict(Message, frozen=True):
+    """Remove a clean file's bytes if nothing uses them and they are still the ones confirmed. Reply: `Evicted`.
+
+    Attributes:
+        number: The file.
+        size_bytes: As confirmed in the bucket.
+        mtime_ns: As confirmed.
+        ctime_ns: As confirmed.
+    """
+
+    number: int
+    size_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+class Evicted(Message, frozen=True):
+    """Reply to `Evict`."""
+
+    done: bool
+
+
+class LogConsumed(Message, frozen=True):
+    """Notice: the journal holds every record before this position; the log may be cut there."""
+
+    log_position: int
+
+
+# --- replies of either side
+
+
+class Failure(Message, frozen=True):
+    """Reply of a request that failed.
+
+    Attributes:
+        kind: Name of the error's class.
+        message: Its message.
+        remedy: Its remedy.
+    """
+
+    kind: str
+    message: str
+    remedy: str = ""
+
+
+AnyMessage = (
+    OpenSession | SessionFound | ListSessions | SessionNames | ListChildren | Children | RefreshSession
+    | SessionRefreshed | Fetch | Fetched | Flush | Describe | Description | LogGrew | GetStatus | Status | Drain
+    | Drained | CommitAll | Retry | ListConflicts | ConflictList | ListEvents | EventList | Stop | Done | BeginImage
+    | EndImage | ImageGrant | Evict | Evicted | LogConsumed | Failure
+)  # fmt: skip
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """One message on the link.
+
+    Attributes:
+        identifier: Pairs a reply with its request; 0 for notices. Each side counts its own.
+        is_reply: Whether this answers the other side's request of that identifier.
+        body: The message.
+    """
+
+    identifier: int
+    is_reply: bool
+    body: AnyMessage
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Envelope)
+
+
+def encode(envelope: Envelope) -> bytes:
+    """Give the bytes on the link: a u32 length and MessagePack."""
+    payload = _encoder.encode(envelope)
+    return _LENGTH.pack(len(payload)) + payload
+
+
+def decode_length(raw: bytes) -> int:
+    """Read the length before a payload."""
+    (length,) = _LENGTH.unpack(raw)
+    return int(length)
+
+
+def decode(payload: bytes) -> Envelope:
+    """Read one payload."""
+    return _decoder.decode(payload)
+
+
+def failure_of(error: SessionFSError) -> Failure:
+    """Give the message of an error."""
+    return Failure(kind=type(error).__name__, message=error.message, remedy=error.remedy)
+
+
+def error_of(failure: Failure) -> SessionFSError:
+    """Give the error of a message; classes with more fields come back as their nearest plain ancestor."""
+    kind = getattr(errors, failure.kind, None)
+    candidates = kind.__mro__ if isinstance(kind, type) and issubclass(kind, SessionFSError) else ()
+    for candidate in candidates:
+        try:
+            return candidate(failure.message, remedy=failure.remedy)  # type: ignore[no-any-return]
+        except TypeError:
+            continue
+    return InternalError(failure.message, remedy=failure.remedy)

@@ -1,0 +1,1 @@
+"""Names, keys, errors, settings and clocks: pure, imported by every layer, importing none of ours."""

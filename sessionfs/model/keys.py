@@ -1,0 +1,220 @@
+r"""The only place that builds or parses keys of the bucket.
+
+Layout (all below the store's prefix)::
+
+    sessions/<id>/<path>                         a file, as itself
+    sessions/<id>/<dir>/                         the marker of a directory, for every directory; sessions/<id>/ is the root's
+    sessions/<id>.manifest/manifest.json         manifest of the newest generation
+    sessions/<id>.manifest/<10 digits>.json      every retained generation
+    sessions/<id>.snapshot.json                  commit marker
+    sessions/<id>.objects/<aa>/<sha256>          bytes without a live object of their own
+    sessions/<id>.conflicts/<path>/<stamp>-<holder>   bytes kept aside
+    probe/<random>                               scratch of the store probe
+
+Keys are checked here before any store is called: ``/``-separated, no empty, ``.`` or ``..`` segment, no ``\``, no
+control character, at most 1024 bytes of UTF-8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sessionfs.model import names
+from sessionfs.model.errors import InvalidKeyError, InvalidSessionIdError
+from sessionfs.model.names import SessionId
+
+MAX_KEY_BYTES = 1024
+SESSIONS_PREFIX = "sessions/"
+PROBE_PREFIX = "probe/"
+_SHA256_HEX_LENGTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LivePath:
+    """What a live key names.
+
+    Attributes:
+        session: The session.
+        path: Path inside the session, ``/``-separated, no leading or trailing slash; empty for the session's root.
+        is_directory: Whether the key is a directory marker.
+    """
+
+    session: SessionId
+    path: bytes
+    is_directory: bool
+
+
+def validate_key(key: str) -> str:
+    """Check a key that names an object which is no directory marker.
+
+    Raises:
+        InvalidKeyError: It breaks a rule of the module's docstring.
+    """
+    _validate(key, key)
+    return key
+
+
+def validate_marker_key(key: str) -> str:
+    """Check the key of a directory marker: a valid key and one final slash.
+
+    Raises:
+        InvalidKeyError: It breaks a rule of the module's docstring.
+    """
+    if not key.endswith("/"):
+        raise InvalidKeyError(f"marker key {key!r} does not end in a slash")
+    _validate(key[:-1], key)
+    return key
+
+
+def validate_any_key(key: str) -> str:
+    """Check a key of either kind.
+
+    Raises:
+        InvalidKeyError: It breaks a rule of the module's docstring.
+    """
+    return validate_marker_key(key) if key.endswith("/") else validate_key(key)
+
+
+def validate_prefix(prefix: str) -> str:
+    """Check a listing prefix: empty, or whole segments that end in a slash.
+
+    Raises:
+        InvalidKeyError: It breaks a rule of the module's docstring.
+    """
+    return prefix if prefix == "" else validate_marker_key(prefix)
+
+
+def _validate(key: str, shown: str) -> None:
+    try:
+        size = len(shown.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise InvalidKeyError(f"key {shown!r} is no valid UTF-8") from None
+    if size > MAX_KEY_BYTES:
+        raise InvalidKeyError(f"key {shown[:60]!r}... is longer than {MAX_KEY_BYTES} bytes")
+    if "\\" in key or any(character < " " or character == "\x7f" for character in key):
+        raise InvalidKeyError(f"key {shown!r} contains a backslash or a control character")
+    if any(segment in {"", ".", ".."} for segment in key.split("/")):
+        raise InvalidKeyError(f"key {shown!r} has an empty, '.' or '..' segment")
+
+
+def session_prefix(session: SessionId) -> str:
+    """Prefix of every live object of a session; also the key of its root's marker."""
+    return f"{SESSIONS_PREFIX}{session}/"
+
+
+def live_key(session: SessionId, path: bytes, *, is_directory: bool) -> str | None:
+    """Build the key of a file or directory marker.
+
+    Args:
+        session: The session.
+        path: Path inside the session; empty for the root (a directory).
+        is_directory: Whether the marker's key is wanted.
+
+    Returns:
+        The key, or None when it would be longer than a key may be (the path is then ``manifest-only``).
+    """
+    segments = [names.encode_name(name) for name in path.split(b"/")] if path else []
+    key = session_prefix(session) + "/".join(segments)
+    if is_directory and segments:
+        key += "/"
+    return key if len(key.encode("utf-8")) <= MAX_KEY_BYTES else None
+
+
+def parse_live_key(key: str) -> LivePath | None:
+    """Say what a live key names; None when no path of a session has this key (another tool wrote it)."""
+    if not key.startswith(SESSIONS_PREFIX):
+        return None
+    head, slash, rest = key[len(SESSIONS_PREFIX) :].partition("/")
+    try:
+        session = names.session_id(head)
+    except InvalidSessionIdError:
+        return None
+    if not slash:
+        return None
+    is_directory = rest == "" or rest.endswith("/")
+    trimmed = rest.removesuffix("/")
+    decoded: list[bytes] = []
+    for segment in trimmed.split("/") if rest else []:
+        name = names.decode_name(segment)
+        if name is None:
+            return None
+        decoded.append(name)
+    if decoded and decoded[0] == names.CONTROL_DIRECTORY:
+        return None
+    return LivePath(session, b"/".join(decoded), is_directory)
+
+
+def related(first: str, second: str) -> bool:
+    """Whether two keys must change in the order of their operations: equal, or one a path prefix of the other."""
+    a, b = first.rstrip("/"), second.rstrip("/")
+    return a == b or a.startswith(b + "/") or b.startswith(a + "/")
+
+
+def manifest_prefix(session: SessionId) -> str:
+    """Prefix of a session's manifests."""
+    return f"{SESSIONS_PREFIX}{session}.manifest/"
+
+
+def manifest_key(session: SessionId) -> str:
+    """Key of the newest generation's manifest."""
+    return f"{manifest_prefix(session)}manifest.json"
+
+
+def generation_key(session: SessionId, generation: int) -> str:
+    """Key of one generation's manifest; generations count from 1."""
+    return f"{manifest_prefix(session)}{generation:010d}.json"
+
+
+def commit_marker_key(session: SessionId) -> str:
+    """Key of the marker of the last commit."""
+    return f"{SESSIONS_PREFIX}{session}.snapshot.json"
+
+
+def content_key(session: SessionId, sha256: str) -> str:
+    """Key of bytes that have no live object of their own.
+
+    Args:
+        session: The session.
+        sha256: 64 lower-case hexadecimal digits.
+    """
+    if len(sha256) != _SHA256_HEX_LENGTH:
+        raise InvalidKeyError(f"{sha256!r} is no sha256")
+    return f"{SESSIONS_PREFIX}{session}.objects/{sha256[:2]}/{sha256}"
+
+
+def conflict_key(live: str, *, stamp: str, holder: str) -> str:
+    """Key under which the bytes of a live object are kept aside.
+
+    Args:
+        live: The live object's key.
+        stamp: Sortable time, as ``20260131T235959.123456Z``.
+        holder: Who wrote the bytes that are kept, or ``unknown``.
+
+    Raises:
+        InvalidKeyError: `live` is no live key.
+    """
+    session, slash, rest = live.removeprefix(SESSIONS_PREFIX).partition("/")
+    if not live.startswith(SESSIONS_PREFIX) or not slash:
+        raise InvalidKeyError(f"{live!r} is no live key")
+    path = rest.rstrip("/") or "_root"
+    key = f"{SESSIONS_PREFIX}{session}.conflicts/{path}/{stamp}-{holder}"
+    if len(key.encode("utf-8")) > MAX_KEY_BYTES:
+        key = f"{SESSIONS_PREFIX}{session}.conflicts/_long/{stamp}-{holder}"
+    return key
+
+
+def conflicts_prefix(session: SessionId) -> str:
+    """Prefix of everything kept aside for a session."""
+    return f"{SESSIONS_PREFIX}{session}.conflicts/"
+
+
+def session_of_prefix(prefix: str) -> SessionId | None:
+    """The session that a common prefix such as ``sessions/<id>/`` or ``sessions/<id>.manifest/`` belongs to."""
+    name = prefix.removeprefix(SESSIONS_PREFIX).rstrip("/")
+    for suffix in names.SIBLING_SUFFIXES:
+        if name.endswith(suffix):
+            return None
+    try:
+        return names.session_id(name)
+    except InvalidSessionIdError:
+        return None

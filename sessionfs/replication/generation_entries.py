@@ -1,0 +1,220 @@
+"""What a manifest names: the journal's tree and objects, and what only the disk knows.
+
+The journal is read at one moment, when nothing is owed, so that entries and objects agree; extended attributes and link targets
+are read from the working copy afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+
+import trio
+
+from sessionfs.formats import extended_attributes
+from sessionfs.formats.manifest import ManifestEntry
+from sessionfs.model import keys
+from sessionfs.model.clock import Clock
+from sessionfs.model.errors import LocalDiskError, UnavailableError
+from sessionfs.model.names import SessionId
+from sessionfs.replication.trio_store import Landed, TrioStore
+from sessionfs.stores.base import ObjectMetadata, Unconditional
+from sessionfs.working_copy.exclusions import Exclusions
+from sessionfs.working_copy.journal_tree import Node, SessionRow
+from sessionfs.working_copy.layout import StateLayout
+from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
+
+_CHUNK_BYTES = 4 << 20
+_SINGLE_PUT_BYTES = 64 << 20
+_KINDS = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
+
+Noted = list[tuple[ManifestEntry, Node]]
+
+
+class GenerationEntries:
+    """Notes a session's entries.
+
+    Args:
+        journal: The tree, and what the bucket holds.
+        store: Where bytes without a key go.
+        layout: Where the working copy is.
+        clock: Names of attempts.
+        exclusions: Names that no manifest names.
+    """
+
+    def __init__(
+        self,
+        journal: UploadJournal,
+        store: TrioStore,
+        layout: StateLayout,
+        clock: Clock,
+        exclusions: Exclusions,
+    ) -> None:
+        self._journal = journal
+        self._store = store
+        self._layout = layout
+        self._clock = clock
+        self._exclusions = exclusions
+
+    def note(self, row: SessionRow) -> Noted:
+        """Give an entry for everything the bucket holds, or should hold, of a session; read at one moment."""
+        noted: Noted = []
+        groups: dict[int, int] = {}
+        for path, number, is_directory in self._journal.below(row.root, b""):
+            node = self._journal.node(number)
+            if node is None or stat.S_IFMT(node.mode) not in _KINDS:
+                continue
+            if path and self._exclusions.match(path):
+                continue
+            key = keys.live_key(row.id, path, is_directory=is_directory)
+            known = self._journal.object(key) if key is not None else None
+            if known is None and key is not None and not is_directory:
+                # It has a key and no object though nothing is owed: it never leaves this host.
+                continue
+            group = 0
+            if not is_directory and len(self._journal.names_of(number)) > 1:
+                group = groups.setdefault(number, len(groups) + 1)
+            noted.append((self._entry(path, node, known, group), node))
+        return noted
+
+    def _entry(self, path: bytes, node: Node, known: KnownObject | None, group: int) -> ManifestEntry:
+        base = ManifestEntry(
+            path, node.mode, node.size_bytes, uid=node.uid, gid=node.gid, mtime_ns=node.mtime_ns,
+            target=node.target, link_group=group,
+        )  # fmt: skip
+        if known is None:
+            kept = next((k for k in self._journal.objects_of(node.number) if not _is_live(k)), None)
+            return replace(base, sha256=kept.sha256, size_bytes=kept.size_bytes) if kept else base
+        return replace(
+            base,
+            # The object's own attributes go with its bytes, whatever happens on the disk meanwhile.
+            mode=known.mode,
+            uid=known.uid,
+            gid=known.gid,
+            mtime_ns=known.mtime_ns,
+            size_bytes=known.size_bytes,
+            sha256="" if node.is_directory else known.sha256,
+            token=known.token,
+        )
+
+    async def finish(self, session: SessionId, noted: Noted) -> list[ManifestEntry]:
+        """Add what only the disk knows, and bring bytes that can have no live object to ``.objects/``.
+
+        Raises:
+            UnavailableError, AccessError, OutcomeUnknownError, LocalDiskError: Bytes could not be stored there.
+        """
+        base = os.path.join(os.fsencode(self._layout.sessions), session.encode())
+        entries = await trio.to_thread.run_sync(_read_disk, base, noted)
+        for index, (entry, node) in enumerate(zip(entries, (node for _, node in noted), strict=True)):
+            if stat.S_ISREG(entry.mode) and not entry.token and node.present:
+                entries[index] = await self._store_content(
+                    session, os.path.join(base, entry.path), entry, node
+                )
+        return entries
+
+    async def _store_content(
+        self, session: SessionId, path: bytes, entry: ManifestEntry, node: Node
+    ) -> ManifestEntry:
+        size_bytes, sha256 = await trio.to_thread.run_sync(_measure, path)
+        key = keys.content_key(session, sha256)
+        write_id = self._clock.unique_id()
+        metadata = ObjectMetadata({"sessionfs-sha256": sha256, "sessionfs-write": write_id})
+        # The key is the content: whoever wrote it, it is the same bytes.
+        if size_bytes <= _SINGLE_PUT_BYTES:
+            body = await trio.to_thread.run_sync(_read_whole, path)
+            outcome = await self._store.put(key, body, condition=Unconditional(), metadata=metadata)
+        else:
+            digest = hashlib.sha256()
+            outcome = await self._store.put_parts(
+                key,
+                _parts(path, digest),
+                condition=Unconditional(),
+                metadata=metadata,
+                before_complete=lambda: _require(digest.hexdigest() == sha256, path),
+            )
+        if not isinstance(outcome, Landed):
+            raise UnavailableError(
+                f"{key} could not be stored", remedy="it is tried again at the next commit"
+            )
+        self._journal.put_object(
+            KnownObject(
+                key=key,
+                number=node.number,
+                token=outcome.token,
+                write_id=write_id,
+                sha256=sha256,
+                size_bytes=size_bytes,
+                mode=entry.mode,
+                uid=entry.uid,
+                gid=entry.gid,
+                mtime_ns=entry.mtime_ns,
+                lineage="",
+            )
+        )
+        return replace(entry, sha256=sha256, size_bytes=size_bytes)
+
+
+def _is_live(known: KnownObject) -> bool:
+    return keys.parse_live_key(known.key) is not None
+
+
+def _read_disk(base: bytes, noted: Noted) -> list[ManifestEntry]:
+    """Add xattrs and link targets, and attributes where no object keeps them; what vanished meanwhile stays as it was noted."""
+    entries: list[ManifestEntry] = []
+    for entry, node in noted:
+        path = os.path.join(base, entry.path) if entry.path else base
+        if not node.present:
+            entries.append(replace(entry, xattrs=extended_attributes.unpack(node.xattrs)))
+            continue
+        try:
+            status = os.lstat(path)
+            target = os.readlink(path) if stat.S_ISLNK(entry.mode) else b""
+            xattrs = {} if stat.S_ISLNK(entry.mode) else _read_xattrs(path)
+        except OSError:
+            entries.append(entry)
+            continue
+        full = replace(entry, target=target, xattrs=xattrs)
+        if not entry.token:
+            full = replace(
+                full, mode=status.st_mode, uid=status.st_uid, gid=status.st_gid, mtime_ns=status.st_mtime_ns
+            )
+        entries.append(full)
+    return entries
+
+
+def _read_xattrs(path: bytes) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    for name in os.listxattr(path, follow_symlinks=False):
+        if name.startswith("user.") and not name.startswith("user.sessionfs."):
+            found[os.fsencode(name)] = os.getxattr(path, name, follow_symlinks=False)
+    return found
+
+
+def _measure(path: bytes) -> tuple[int, str]:
+    digest = hashlib.sha256()
+    size_bytes = sum(len(part) for part in _parts(path, digest))
+    return size_bytes, digest.hexdigest()
+
+
+def _parts(path: bytes, digest: hashlib._Hash) -> Iterator[bytes]:
+    try:
+        with open(path, "rb") as file:
+            while part := file.read(_CHUNK_BYTES):
+                digest.update(part)
+                yield part
+    except OSError as problem:
+        raise LocalDiskError(
+            f"cannot read {os.fsdecode(path)}: {problem.strerror}", errno_number=problem.errno or 0
+        ) from None
+
+
+def _read_whole(path: bytes) -> bytes:
+    return b"".join(_parts(path, hashlib.sha256()))
+
+
+def _require(holds: bool, path: bytes) -> None:
+    if not holds:
+        raise UnavailableError(f"{os.fsdecode(path)} changed while it was committed", remedy="commit again")

@@ -1,0 +1,321 @@
+"""A known session against the bucket: what another host changed since this one looked.
+
+Rules:
+
+* Only what is clean here is compared: a key with work, or with a put whose outcome is open, belongs to the uploader.
+* What changed and is not on this disk changes at once. What is on this disk is reported, and changes when the daemon
+  has dropped it: until then its row keeps the old token, so that a crash in between is found again and a put of ours
+  cannot overwrite what it never saw.
+* An object with the same token may have other attributes (a copy onto itself): objects written since the last comparison are asked.
+* A bucket in which nothing is left, without a manifest that says "removed", changes nothing while this disk has files: they may be the
+  last copies.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sessionfs.formats import extended_attributes
+from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER
+from sessionfs.model import keys
+from sessionfs.model.names import SessionId
+from sessionfs.replication.hydration.adoption import RaiseEvent
+from sessionfs.replication.hydration.tree_rows import TreeRows, known_object
+from sessionfs.replication.remote_tree import RemoteEntry, RemoteTreeReader, Survey
+from sessionfs.working_copy.journal_tree import Node
+from sessionfs.working_copy.layout import ROOT_NUMBER
+from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
+
+_MARGIN_NS = 1_000_000_000
+"""Times of a store are whole seconds on some."""
+
+_State = tuple[str, int]
+"""Token and time of an object in a listing."""
+
+
+@dataclass(slots=True)
+class Differences:
+    """What a comparison found.
+
+    Attributes:
+        directories: Numbers of directories whose names or attributes changed.
+        files: Numbers of what changed otherwise; what is on this disk of them is old.
+    """
+
+    directories: set[int] = field(default_factory=set)
+    files: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One comparison under way."""
+
+    session: SessionId
+    before: dict[str, KnownObject]
+    survey: Survey
+    rows: TreeRows
+    found: Differences = field(default_factory=Differences)
+
+
+class Comparison:
+    """Compares sessions with the bucket.
+
+    Args:
+        journal: What is known here.
+        reader: Reads the bucket.
+        raise_event: Told of a bucket that was emptied.
+    """
+
+    def __init__(self, journal: UploadJournal, reader: RemoteTreeReader, *, raise_event: RaiseEvent) -> None:
+        self._journal = journal
+        self._reader = reader
+        self._raise_event = raise_event
+        # Objects as young as the youngest: a later change within the same second must be seen.
+        self._seen: dict[str, dict[str, _State]] = {}
+        self._pending: dict[str, tuple[_State, RemoteEntry]] = {}
+        self._emptied: set[str] = set()
+
+    def note_read(self, survey: Survey) -> None:
+        """Remember that a session was read as a whole just now."""
+        young = survey.newest_ns - _MARGIN_NS
+        self._seen[survey.session] = {
+            key: (found.token, found.modified_ns)
+            for key, found in survey.listed.items()
+            if found.modified_ns >= young
+        }
+        self._journal.set_meta(_watermark(survey.session), str(survey.newest_ns))
+
+    def pending(self, key: str) -> RemoteEntry | None:
+        """What the bucket has at a key whose old bytes were still on this disk."""
+        found = self._pending.get(key)
+        return found[1] if found else None
+
+    async def compare(self, session: SessionId) -> Differences:
+        """Compare one session, and write what changed.
+
+        Raises:
+            UnavailableError, AccessError, CorruptDataError, UnsupportedFormatError: Nothing was changed.
+        """
+        before = {known.key: known for known in self._journal.objects_below(keys.session_prefix(session))}
+        survey = await self._reader.survey(session)
+        if self._is_emptied(survey, before):
+            return Differences()
+        moved = self._moved(survey, before)
+        described = await self._describe(survey, moved)
+        with self._journal.transaction():
+            return self._write(survey, before, described)
+
+    def is_busy(self, key: str) -> bool:
+        """Whether a key belongs to the uploader now."""
+        return (
+            self._journal.work(key) is not None
+            or bool(self._journal.attempts(key))
+            or bool(self._journal.related_work(key))
+        )
+
+    # --- what to look at
+
+    def _is_emptied(self, survey: Survey, before: dict[str, KnownObject]) -> bool:
+        removed = survey.manifest is not None and survey.manifest.removed
+        if survey.listed or removed or not any(self._is_here(known.number) for known in before.values()):
+            self._emptied.discard(survey.session)
+            return False
+        if survey.session not in self._emptied:
+            self._emptied.add(survey.session)
+            self._raise_event(
+                "session.bucket.emptied", {"session_id": survey.session, "objects": len(before)}
+            )
+        return True
+
+    def _is_here(self, number: int) -> bool:
+        node = self._journal.node(number)
+        return node is not None and node.present and stat.S_ISREG(node.mode)
+
+    def _moved(self, survey: Survey, before: dict[str, KnownObject]) -> list[bytes]:
+        """Paths that are new or may have changed."""
+        row = self._journal.session(survey.session)
+        looked_ns = int(self._journal.meta(_watermark(survey.session), "0")) or survey.newest_ns
+        if row is not None and survey.manifest_token and row.manifest_token == survey.manifest_token:
+            looked_ns = max(looked_ns, survey.manifest_ns)
+        seen = self._seen.get(survey.session, {})
+        moved: list[bytes] = []
+        for path, live in survey.live.items():
+            known = before.get(live.key)
+            young = live.modified_ns + _MARGIN_NS >= looked_ns
+            state = (live.token, live.modified_ns)
+            if known is None or known.token != live.token or (young and seen.get(live.key) != state):
+                moved.append(path)
+        unmarked = (*survey.implied, *survey.stored)
+        return moved + [path for path in unmarked if self._journal.resolve(survey.session, path) is None]
+
+    async def _describe(self, survey: Survey, moved: Iterable[bytes]) -> dict[bytes, RemoteEntry]:
+        described: dict[bytes, RemoteEntry] = {}
+        asked: list[bytes] = []
+        for path in moved:
+            live = survey.live.get(path)
+            waiting = self._pending.get(live.key) if live is not None else None
+            if live is not None and waiting is not None and waiting[0] == (live.token, live.modified_ns):
+                described[path] = waiting[1]
+            else:
+                asked.append(path)
+        described.update(await self._reader.describe(survey, asked))
+        return described
+
+    # --- what is written
+
+    def _write(
+        self, survey: Survey, before: dict[str, KnownObject], described: dict[bytes, RemoteEntry]
+    ) -> Differences:
+        row = self._journal.session(survey.session)
+        if row is None:
+            return Differences()
+        rows = TreeRows(self._journal, survey.session)
+        rows.join_groups(survey)
+        work = _Pass(survey.session, before, survey, rows)
+        for key in sorted(before.keys() - survey.listed.keys(), reverse=True):
+            if self._is_settled(work, key):
+                self._vanish(work, before[key])
+        for path in sorted(described, key=lambda path: path.split(b"/")):
+            entry = described[path]
+            if not entry.key or self._is_settled(work, entry.key):
+                self._change(work, entry)
+        if not row.written and not survey.exists:
+            self._vanish_session(work, row.root)
+        elif not row.written:
+            if survey.manifest_token != row.manifest_token:
+                self._take_xattrs(work, described)
+            rows.note_manifest(survey)
+        self.note_read(survey)
+        return work.found
+
+    def _is_settled(self, work: _Pass, key: str) -> bool:
+        """Whether a key is clean, and what is known of it did not change during the comparison."""
+        return self._journal.object(key) == work.before.get(key) and not self.is_busy(key)
+
+    def _change(self, work: _Pass, entry: RemoteEntry) -> None:
+        number = self._journal.resolve(work.session, entry.path)
+        node = self._journal.node(number) if number is not None else None
+        known = work.before.get(entry.key)
+        if node is None:
+            parent = work.rows.add(entry)
+            if parent is not None:
+                work.found.directories.add(parent)
+        elif node.is_directory != entry.is_directory or (known is None and not entry.is_directory):
+            # The name is taken by something of this disk: it goes first, or our put finds the object.
+            return
+        elif known is not None and _is_same(known, entry):
+            self._journal.put_object(known_object(entry, node.number))
+        elif entry.is_directory:
+            work.rows.set_attributes(node.number, entry)
+            work.rows.set_content(node.number, entry)
+            work.found.directories.add(node.number)
+        else:
+            self._change_file(work, entry, node)
+
+    def _change_file(self, work: _Pass, entry: RemoteEntry, node: Node) -> None:
+        work.found.files.add(node.number)
+        if node.present:
+            work.rows.set_attributes(node.number, entry)
+            live = work.survey.listed.get(entry.key)
+            if live is not None:
+                self._pending[entry.key] = ((live.token, live.modified_ns), entry)
+            return
+        self._pending.pop(entry.key, None)
+        places = self._journal.names_of(node.number)
+        if len(places) > 1 and not work.rows.is_same_file(entry, node.number):
+            above, _, name = entry.path.rpartition(b"/")
+            parent = self._journal.resolve(work.session, above)
+            if parent is not None:
+                work.rows.split(parent, name, entry)
+                work.found.directories.add(parent)
+            return
+        work.rows.set_attributes(node.number, entry)
+        work.rows.set_content(node.number, entry)
+
+    def _vanish(self, work: _Pass, known: KnownObject) -> None:
+        """Remove what the bucket no longer has."""
+        live = keys.parse_live_key(known.key)
+        number = self._journal.resolve(work.session, live.path) if live else None
+        node = self._journal.node(number) if number is not None else None
+        if (
+            live is None
+            or node is None
+            or not live.path
+            or node.is_directory != live.is_directory
+            or (work.survey.has(live.path) and node.is_directory)
+        ):
+            self._journal.drop_object(known.key)
+        elif node.is_directory and self._journal.children(node.number):
+            return
+        elif self._drop_name(work, live.path, node):
+            self._journal.drop_object(known.key)
+            self._pending.pop(known.key, None)
+            self._drop_implied(work, live.path)
+
+    def _drop_name(self, work: _Pass, path: bytes, node: Node) -> bool:
+        """Remove a name, unless it is on this disk: then the daemon is asked to drop that first."""
+        if node.present:
+            work.found.files.add(node.number)
+            return False
+        above, _, name = path.rpartition(b"/")
+        parent = self._journal.resolve(work.session, above)
+        if parent is None:
+            return False
+        self._journal.unlink(parent, name)
+        work.found.directories.add(parent)
+        return True
+
+    def _drop_implied(self, work: _Pass, path: bytes) -> None:
+        """Remove directories that only were there for what was in them."""
+        above = path.rpartition(b"/")[0]
+        while above and not work.survey.has(above):
+            number = self._journal.resolve(work.session, above)
+            node = self._journal.node(number) if number is not None else None
+            key = keys.live_key(work.session, above, is_directory=True)
+            if node is None or node.number < FIRST_REMOTE_NUMBER or self._journal.children(node.number):
+                return
+            if key is not None and (self._journal.object(key) is not None or self.is_busy(key)):
+                return
+            if not self._drop_name(work, above, node):
+                return
+            above = above.rpartition(b"/")[0]
+
+    def _vanish_session(self, work: _Pass, root: int) -> None:
+        node = self._journal.node(root)
+        if node is None or self._journal.children(root):
+            return
+        if node.present:
+            work.found.files.add(root)
+            return
+        self._journal.unlink(ROOT_NUMBER, work.session.encode())
+        self._journal.drop_object(keys.session_prefix(work.session))
+        self._journal.remove_session(work.session)
+        work.found.directories.add(ROOT_NUMBER)
+
+    def _take_xattrs(self, work: _Pass, described: dict[bytes, RemoteEntry]) -> None:
+        """A new manifest may tell attributes of what has not changed otherwise."""
+        for path in work.survey.entries.keys() - described.keys():
+            named = work.survey.named_by_manifest(path)
+            number = self._journal.resolve(work.session, path) if named is not None else None
+            node = self._journal.node(number) if number is not None else None
+            if named is None or node is None or node.present:
+                continue
+            packed = extended_attributes.pack(named.xattrs)
+            if packed != node.xattrs:
+                self._journal.update_node(node.number, xattrs=packed)
+
+
+def _is_same(known: KnownObject, entry: RemoteEntry) -> bool:
+    attributes = entry.attributes
+    return (
+        known.token == entry.token
+        and stat.S_IFMT(known.mode) == stat.S_IFMT(attributes.mode)
+        and (known.mode, known.uid, known.gid, known.mtime_ns)
+        == (attributes.mode, attributes.uid, attributes.gid, attributes.mtime_ns)
+    )
+
+
+def _watermark(session: str) -> str:
+    return f"listed:{session}"

@@ -1,0 +1,168 @@
+"""What the replication process says of itself: status, and how one file stands."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from sessionfs.formats.link_messages import Description, Drained, SessionStatus, Status
+from sessionfs.model import keys, names
+from sessionfs.model.clock import Clock
+from sessionfs.replication.trio_store import TrioStore
+from sessionfs.replication.uploader import Uploader
+from sessionfs.working_copy.exclusions import Exclusions
+from sessionfs.working_copy.layout import StateLayout
+from sessionfs.working_copy.upload_journal import UploadJournal, Work
+
+_NANOSECONDS = 1_000_000_000
+_MEASURED_ROWS = 2000
+_NAMED_PATHS = 100
+
+
+class Reporting:
+    """Answers questions; changes nothing.
+
+    Args:
+        journal: What is owed.
+        uploader: What is under way.
+        store: Counts of requests.
+        layout: Where sizes are read.
+        clock: Ages are counted from it.
+        exclusions: Names that never leave this host.
+    """
+
+    def __init__(
+        self,
+        journal: UploadJournal,
+        uploader: Uploader,
+        store: TrioStore,
+        layout: StateLayout,
+        clock: Clock,
+        exclusions: Exclusions,
+    ) -> None:
+        self._journal = journal
+        self._uploader = uploader
+        self._store = store
+        self._layout = layout
+        self._clock = clock
+        self._exclusions = exclusions
+
+    def status(self) -> Status:
+        """Say how everything stands."""
+        rows = self._journal.all_work()
+        by_session: dict[str, list[Work]] = {}
+        for row in rows:
+            by_session.setdefault(row.session, []).append(row)
+        conflicts = self._journal.conflict_counts()
+        sessions = [
+            SessionStatus(
+                id=session.id,
+                owner="",
+                owned_here=session.written,
+                state=self._session_state(by_session.get(session.id, [])),
+                owed_files=len(by_session.get(session.id, [])),
+                owed_bytes=self._bytes(by_session.get(session.id, [])),
+                oldest_owed_seconds=self._age_seconds(by_session.get(session.id, [])),
+                generation=session.generation,
+                committed_at=session.committed_at,
+                conflicts=conflicts.get(session.id, 0),
+            )
+            for session in self._journal.sessions()
+        ]
+        held = self._journal.held_count()
+        return Status(
+            sessions=sessions,
+            degraded=self._uploader.degraded,
+            owed_files=len(rows),
+            owed_bytes=sum(session.owed_bytes for session in sessions),
+            uploaded_bytes=self._uploader.uploaded_bytes,
+            uploads=self._uploader.uploads,
+            requests=dict(self._store.requests),
+            held=f"{held} deletions wait for `sessionfs retry` or the unmount" if held else "",
+        )
+
+    def drained(self) -> Drained:
+        """Say what is left."""
+        rows = self._journal.all_work()
+        return Drained(
+            owed_files=len(rows),
+            owed_bytes=self._bytes(rows),
+            paths=[self._shown(row) for row in rows[:_NAMED_PATHS]],
+            degraded=self._uploader.degraded,
+        )
+
+    def describe(self, number: int) -> Description:
+        """Say how one file stands."""
+        node = self._journal.node(number)
+        places = self._journal.paths_of(number)
+        if node is None or not places:
+            return Description(state="local-only", reason="not part of a session")
+        session, path = places[0]
+        row = self._journal.session(session)
+        generation = row.generation if row else 0
+        if path and self._exclusions.match(path):
+            return Description(state="local-only", reason="excluded by exclude_globs", generation=generation)
+        if not (stat.S_ISREG(node.mode) or stat.S_ISDIR(node.mode) or stat.S_ISLNK(node.mode)):
+            return Description(state="local-only", reason="no object can hold it", generation=generation)
+        key = keys.live_key(session, path, is_directory=node.is_directory)
+        if key is None:
+            return Description(
+                state="manifest-only", reason="its key would be too long", generation=generation
+            )
+        known = self._journal.object(key)
+        work = self._journal.work(key)
+        conflict = self._journal.conflict_of(key)
+        if key in self._uploader.in_flight:
+            state = "uploading"
+        elif work is not None:
+            state = work.state
+        elif conflict:
+            state = "conflict"
+        elif known is None:
+            state = "local-only"
+        else:
+            state = "clean" if node.present else "remote"
+        reason = work.reason if work is not None else ""
+        if not reason and conflict:
+            reason = f"other bytes are kept at {conflict}"
+        return Description(
+            state=state,
+            reason=reason,
+            key=key,
+            etag=known.token if known else "",
+            sha256=known.sha256 if known else "",
+            generation=generation,
+        )
+
+    def _session_state(self, rows: list[Work]) -> str:
+        if any(row.state == "stuck" for row in rows):
+            return "stuck"
+        return "owed" if rows else "clean"
+
+    def _age_seconds(self, rows: list[Work]) -> float:
+        if not rows:
+            return 0.0
+        oldest = min(row.first_owed_ns for row in rows)
+        return round(max(0, self._clock.wall_ns() - oldest) / _NANOSECONDS, 3)
+
+    def _bytes(self, rows: list[Work]) -> int:
+        """Bytes owed: measured for the first rows, and as many again in proportion for the rest."""
+        measured = rows[:_MEASURED_ROWS]
+        total = sum(self._size(row) for row in measured)
+        return total * len(rows) // len(measured) if measured else 0
+
+    def _size(self, row: Work) -> int:
+        live = keys.parse_live_key(row.key)
+        if live is None or live.is_directory:
+            return 0
+        base = os.path.join(os.fsencode(self._layout.sessions), live.session.encode())
+        try:
+            return os.lstat(os.path.join(base, live.path)).st_size
+        except OSError:
+            return 0
+
+    def _shown(self, row: Work) -> str:
+        live = keys.parse_live_key(row.key)
+        if live is None:
+            return row.key
+        return names.display(live.session.encode() + b"/" + live.path)

@@ -1,0 +1,321 @@
+"""The replication process's work: follows the intent log, uploads, hydrates, answers the daemon.
+
+Tasks: the uploader's loop, the sweep, and one task per request of the daemon. Everything that touches the
+journal runs on the loop, between awaits, so a transaction is never interleaved with another.
+
+Start: the log is applied; after a changed boot (or a lost journal) the working copy is walked; then the loops
+run and puts that a dead process left unknown are settled. The store may be away all that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import structlog
+import trio
+
+from sessionfs.formats import link_messages as messages
+from sessionfs.formats.link_messages import AnyMessage, ImageGrant
+from sessionfs.model import clock as clocks
+from sessionfs.model import keys
+from sessionfs.model.clock import Clock
+from sessionfs.model.errors import InternalError, NotFoundError, UnavailableError
+from sessionfs.model.settings import ReplicationSettings
+from sessionfs.replication.generations import Generations
+from sessionfs.replication.hydrator import Hydrator
+from sessionfs.replication.reporting import Reporting
+from sessionfs.replication.sweeper import Sweeper
+from sessionfs.replication.trio_store import TrioStore
+from sessionfs.replication.uploader import Uploader
+from sessionfs.stores.base import ObjectStore
+from sessionfs.working_copy.deletion_brake import DeletionBrake
+from sessionfs.working_copy.exclusions import Exclusions
+from sessionfs.working_copy.intent_log import IntentLogReader
+from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
+from sessionfs.working_copy.reconcile import Reconciliation
+from sessionfs.working_copy.record_application import RecordApplication
+from sessionfs.working_copy.upload_journal import UploadJournal
+
+_log = structlog.get_logger("sessionfs.replication")
+_IN_FLIGHT_POLL_SECONDS = 0.005
+
+
+class DaemonSide(Protocol):
+    """The daemon as the replication process sees it."""
+
+    async def begin_image(self, number: int) -> ImageGrant:
+        """Ask how a file stands between two writes."""
+
+    async def end_image(self, number: int) -> ImageGrant:
+        """Ask again after it was read."""
+
+    async def evict(self, request: messages.Evict) -> bool:
+        """Ask to remove a clean file's bytes."""
+
+    def log_consumed(self, position: int) -> None:
+        """Say that the log may be cut."""
+
+
+class ReplicationService:
+    """The replication process without its process.
+
+    Args:
+        store: The bucket.
+        layout: The state directory.
+        settings: How bytes travel.
+        clock: Time and randomness.
+        mount_point: Where the working copy is mounted: SQLite databases are read through it. "" reads the working copy itself.
+        daemon: The other side.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        layout: StateLayout,
+        settings: ReplicationSettings,
+        *,
+        clock: Clock,
+        mount_point: str,
+        daemon: DaemonSide,
+    ) -> None:
+        self._layout = layout
+        self._settings = settings
+        self._clock = clock
+        self._daemon = daemon
+        self._journal = UploadJournal(layout.journal, clock=clock)
+        self._reader = IntentLogReader(layout.intent_log)
+        self._position = int(self._journal.meta("log_position", "0"))
+        self._brake = DeletionBrake(
+            limit_files=settings.deletion_brake_files, window_seconds=settings.max_upload_delay_seconds
+        )
+        exclusions = Exclusions(settings.exclude_globs)
+        self._application = RecordApplication(
+            self._journal, layout, exclusions=exclusions, on_delete=self._note_deletion
+        )
+        self._store = TrioStore(store, clock, settings)
+        self._uploader = Uploader(
+            self._journal,
+            self._store,
+            layout,
+            settings,
+            clock,
+            exclusions,
+            image_gate=daemon,
+            mount_point=mount_point,
+            raise_event=self._journal.add_event,
+        )
+        self._hydrator = Hydrator(
+            self._journal,
+            self._store,
+            layout,
+            settings,
+            clock,
+            exclusions,
+            raise_event=self._journal.add_event,
+        )
+        self._generations = Generations(self._journal, self._store, layout, clock, exclusions)
+        self._reporting = Reporting(self._journal, self._uploader, self._store, layout, clock, exclusions)
+        self._sweeper = Sweeper(self._journal, layout, settings, clock, exclusions, wake=self._uploader.wake)
+        self._refreshed: set[str] = set()
+        self._log_grew = trio.Event()
+        self._handlers: dict[type[messages.Message], Callable[..., Awaitable[AnyMessage]]] = {
+            messages.OpenSession: self._open_session,
+            messages.ListSessions: self._list_sessions,
+            messages.ListChildren: self._list_children,
+            messages.RefreshSession: self._refresh_session,
+            messages.Fetch: self._fetch,
+            messages.Flush: self._flush,
+            messages.Describe: self._describe,
+            messages.LogGrew: self._note_growth,
+            messages.GetStatus: self._status,
+            messages.Drain: self._drain,
+            messages.CommitAll: self._commit_all,
+            messages.Retry: self._retry,
+            messages.ListConflicts: self._list_conflicts,
+            messages.ListEvents: self._list_events,
+        }
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Work until cancelled; reports started once the log was applied."""
+        self.start()
+        task_status.started()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow_log)
+            nursery.start_soon(self._uploader.run)
+            nursery.start_soon(self._sweeper.run)
+
+    def start(self) -> None:
+        """Apply the log, and walk the working copy when the page cache or the journal was lost."""
+        boot_id = clocks.boot_id()
+        self._apply_log()
+        if self._journal.fresh or self._journal.meta("boot_id", boot_id) != boot_id:
+            findings = Reconciliation(self._journal, self._layout, now_ns=self._clock.wall_ns()).run()
+            _log.info(
+                "working copy compared",
+                entries=findings.entries,
+                owed=findings.owed,
+                missing=findings.missing[:20],
+            )
+        self._journal.set_meta("boot_id", boot_id)
+
+    async def handle(self, message: AnyMessage) -> AnyMessage:
+        """Answer one request of the daemon.
+
+        Raises:
+            SessionFSError: The request failed.
+        """
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            raise InternalError(f"unknown request {type(message).__name__}")
+        return await handler(message)
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._journal.close()
+
+    # --- the log
+
+    def _apply_log(self) -> None:
+        """Apply what the log has beyond what the journal holds."""
+        while True:
+            batch = self._reader.read(self._position)
+            if batch.position == self._position:
+                break
+            self._application.apply(batch.operations, batch.position)
+            self._position = batch.position
+            self._sweeper.note_activity()
+        self._apply_brake()
+
+    async def _catch_up(self, position: int) -> None:
+        """Return when every operation before a position is applied."""
+        self._apply_log()
+        while self._position < position:
+            await trio.sleep(_IN_FLIGHT_POLL_SECONDS)
+            self._apply_log()
+
+    async def _note_growth(self, _message: messages.LogGrew) -> AnyMessage:
+        self._log_grew.set()
+        return messages.Done()
+
+    async def _follow_log(self) -> None:
+        while True:
+            await self._log_grew.wait()
+            self._log_grew = trio.Event()
+            before = self._position
+            self._apply_log()
+            if self._position != before:
+                self._uploader.wake()
+                self._daemon.log_consumed(self._position)
+
+    # --- the brake on mass deletion
+
+    def _note_deletion(self, session: str, key: str) -> None:
+        self._brake.note(session, key, self._clock.elapsed_seconds())
+
+    def _apply_brake(self) -> None:
+        now_seconds = self._clock.elapsed_seconds()
+        for session in self._brake.sessions():
+            before = len(self._journal.objects_below(f"{keys.SESSIONS_PREFIX}{session}/"))
+            held = self._brake.held(session, now_seconds, files_before=before)
+            if held:
+                with self._journal.transaction():
+                    self._journal.hold_work(held)
+                _log.warning("deletions held", session=session, files=len(held))
+
+    # --- requests
+
+    async def _open_session(self, message: messages.OpenSession) -> AnyMessage:
+        await self._catch_up(message.log_position)
+        row = self._journal.session(message.session)
+        found = await self._hydrator.open_session(message.session)
+        if found.exists and row is not None and row.known and message.session not in self._refreshed:
+            found = await self._refresh_at_first_use(message.session, found)
+        self._refreshed.add(message.session)
+        return found
+
+    async def _refresh_at_first_use(
+        self, session: str, found: messages.SessionFound
+    ) -> messages.SessionFound:
+        """Another host may have written since this one last looked; without an answer the journal's is given."""
+        try:
+            await self._hydrator.refresh_session(session)
+        except (UnavailableError, NotFoundError) as problem:
+            _log.warning("session not compared with the bucket", session=session, problem=str(problem))
+        return await self._hydrator.open_session(session) if found.foreign else found
+
+    async def _list_sessions(self, _message: messages.ListSessions) -> AnyMessage:
+        return messages.SessionNames(await self._hydrator.list_sessions())
+
+    async def _list_children(self, message: messages.ListChildren) -> AnyMessage:
+        await self._catch_up(message.log_position)
+        return messages.Children(self._journal.remote_entries(message.directory))
+
+    async def _refresh_session(self, message: messages.RefreshSession) -> AnyMessage:
+        await self._catch_up(message.log_position)
+        return await self._hydrator.refresh_session(message.session)
+
+    async def _fetch(self, message: messages.Fetch) -> AnyMessage:
+        await self._catch_up(message.log_position)
+        return await self._hydrator.fetch(message.number)
+
+    async def _flush(self, message: messages.Flush) -> AnyMessage:
+        await self._catch_up(message.log_position)
+        node = self._journal.node(message.number)
+        wanted: list[str] = []
+        if node is not None:
+            numbers = [message.number]
+            if node.is_directory:
+                numbers += [number for _, number in self._journal.children(message.number)]
+            for number in numbers:
+                wanted.extend(self._live_keys(number))
+        await self._uploader.flush(wanted)
+        return messages.Done()
+
+    def _live_keys(self, number: int) -> list[str]:
+        node = self._journal.node(number)
+        if node is None:
+            return []
+        found = (
+            keys.live_key(session, path, is_directory=node.is_directory)
+            for session, path in self._journal.paths_of(number)
+        )
+        return [key for key in found if key is not None]
+
+    async def _describe(self, message: messages.Describe) -> AnyMessage:
+        await self._catch_up(message.log_position)
+        return self._reporting.describe(message.number)
+
+    async def _status(self, message: messages.GetStatus) -> AnyMessage:
+        await self._catch_up(message.log_position)
+        return self._reporting.status()
+
+    async def _drain(self, message: messages.Drain) -> AnyMessage:
+        await self._catch_up(message.log_position)
+        await self._uploader.drain(message.seconds)
+        return self._reporting.drained()
+
+    async def _commit_all(self, message: messages.CommitAll) -> AnyMessage:
+        await self._catch_up(message.log_position)
+        for row in self._journal.sessions():
+            if any(work.session == row.id for work in self._journal.all_work()):
+                continue
+            if self._journal.child(ROOT_NUMBER, row.id.encode()) is None:
+                await self._generations.commit_removed(row.id)
+                self._journal.remove_session(row.id)
+            elif row.changed:
+                await self._generations.commit_drained(row.id, message.trigger)
+            self._journal.update_session(row.id, written=False)
+        return messages.Done()
+
+    async def _retry(self, _message: messages.Retry) -> AnyMessage:
+        with self._journal.transaction():
+            self._journal.release_work()
+        self._uploader.retry()
+        return messages.Done()
+
+    async def _list_conflicts(self, _message: messages.ListConflicts) -> AnyMessage:
+        return messages.ConflictList(self._journal.conflicts())
+
+    async def _list_events(self, message: messages.ListEvents) -> AnyMessage:
+        return messages.EventList(self._journal.events(message.after, message.limit))

@@ -1,0 +1,404 @@
+"""Keeps the bucket equal to the tree: decides when each key's turn comes, runs it, and deals with errors.
+
+Invariants:
+
+* One task per key, at most ``concurrent_uploads`` at once, and the order rules of ``uploads/schedule.py``.
+* Nothing is polled while idle: the loop sleeps until `wake`, or until the next row is due.
+* A row leaves the journal only by `KeyUpload.process`; an error lets it wait, with its reason.
+* While the store does not answer, one request at a time asks whether it is back.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+
+import structlog
+import trio
+
+from sessionfs.model import keys
+from sessionfs.model.clock import Clock
+from sessionfs.model.errors import SessionFSError, UnavailableError
+from sessionfs.model.settings import ReplicationSettings
+from sessionfs.replication import retry_policy
+from sessionfs.replication.retry_policy import Kind
+from sessionfs.replication.trio_store import TrioStore
+from sessionfs.replication.uploads.attempts import Attempts
+from sessionfs.replication.uploads.conflicts import Conflicts, RaiseEvent
+from sessionfs.replication.uploads.key_upload import KeyUpload, Processed
+from sessionfs.replication.uploads.outage import Outage
+from sessionfs.replication.uploads.parking import Parking
+from sessionfs.replication.uploads.sqlite_image import DatabaseImages
+from sessionfs.replication.uploads.stable_image import ImageGate, StableImages
+from sessionfs.replication.uploads.subjects import Subjects
+from sessionfs.replication.uploads.turns import FAR_NS, Turns
+from sessionfs.replication.uploads.working_files import WorkingFiles
+from sessionfs.working_copy.exclusions import Exclusions
+from sessionfs.working_copy.layout import StateLayout
+from sessionfs.working_copy.upload_journal import UploadJournal, Work
+
+FLUSH_SECONDS = 60.0
+
+_NANOSECONDS = 1_000_000_000
+_SHORTEST_PAUSE_SECONDS = 0.001
+_PROBE_PAUSE_SECONDS = 1.0
+_DRAIN_GRACE_SECONDS = 2.0
+_HURRIED_BACKOFF_SECONDS = 1.0
+_DISK_PAUSE_SECONDS = 1.0
+_log = structlog.get_logger("sessionfs.uploader")
+
+
+class _Flush:
+    """Somebody waits for keys."""
+
+    def __init__(self, versions: dict[str, int]) -> None:
+        self.versions = versions
+        self.ended = trio.Event()
+        self.problem = ""
+
+    def fail(self, problem: str) -> None:
+        self.problem = problem
+        self.ended.set()
+
+
+class Uploader:
+    """The upload half of the replication process.
+
+    Args:
+        journal: What is wanted, known and owed.
+        store: The bucket.
+        layout: The state directory.
+        settings: Delays, limits, back-off.
+        clock: Time and randomness.
+        exclusions: Names that never leave this host.
+        image_gate: The daemon's word on files that programs write; None when there is none.
+        mount_point: Where the working copy is mounted, "" when it is not.
+        raise_event: Told of uploads, conflicts and outages.
+
+    Attributes:
+        in_flight: Keys that are under way.
+    """
+
+    def __init__(
+        self,
+        journal: UploadJournal,
+        store: TrioStore,
+        layout: StateLayout,
+        settings: ReplicationSettings,
+        clock: Clock,
+        exclusions: Exclusions,
+        *,
+        image_gate: ImageGate | None,
+        mount_point: str,
+        raise_event: RaiseEvent,
+    ) -> None:
+        self._journal = journal
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._outage = Outage(settings, clock, raise_event)
+        self._attempts = Attempts(journal, store, clock)
+        files = WorkingFiles(layout)
+        databases = DatabaseImages(files, layout, clock, mount_point)
+        images = StableImages(files, databases, clock, image_gate)
+        self._keys = KeyUpload(
+            journal,
+            store,
+            subjects=Subjects(journal, files, images, settings),
+            parking=Parking(journal, store, layout, clock),
+            settings=settings,
+            clock=clock,
+            exclusions=exclusions,
+            attempts=self._attempts,
+            conflicts=Conflicts(journal, store, clock, raise_event),
+            raise_event=raise_event,
+        )
+        self.in_flight: set[str] = set()
+        self._sessions: Counter[str] = Counter()
+        self._woken = trio.Event()
+        self._progress = trio.Event()
+        self._turns = Turns(
+            journal,
+            settings,
+            clock,
+            in_flight=self.in_flight,
+            sessions=self._sessions,
+            is_hurried=self.is_hurried,
+        )
+        self._drain_until_seconds = float("-inf")
+        self._urgent: Counter[str] = Counter()
+        self._flushes: list[_Flush] = []
+        self._answered = 0
+        self._is_probing = False
+        self._is_looking = False
+
+    # --- what others see
+
+    @property
+    def degraded(self) -> str:
+        """Why the store cannot be used now, "" when it can."""
+        return self._outage.reason
+
+    @property
+    def uploads(self) -> int:
+        """Files brought to the bucket since the start."""
+        return self._keys.uploads
+
+    @property
+    def uploaded_bytes(self) -> int:
+        """Bytes sent for them."""
+        return self._keys.uploaded_bytes
+
+    def wake(self) -> None:
+        """Say that keys were marked."""
+        self._turns.note_change()
+        self._woken.set()
+
+    def retry(self) -> None:
+        """Try everything again now; the rows were released in the journal before."""
+        self._outage.ask_now()
+        self.wake()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        self.settle_unknown()
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._woken = trio.Event()
+                with trio.move_on_after(self._start_due(nursery)):
+                    await self._woken.wait()
+
+    def settle_unknown(self) -> None:
+        """Let the keys be looked at whose puts a dead process left without an answer."""
+        now_ns = self._clock.wall_ns()
+        with self._journal.transaction():
+            for key in self._attempts.resume():
+                live = keys.parse_live_key(key)
+                if live is not None:
+                    self._journal.mark(key, live.session, now_ns)
+                else:
+                    for write_id, _settled in self._journal.attempts(key):
+                        self._journal.end_attempt(write_id)
+        self.wake()
+
+    async def flush(self, wanted: Iterable[str], timeout_seconds: float = FLUSH_SECONDS) -> None:
+        """Bring keys into the bucket now; returns when their present state is there.
+
+        Args:
+            wanted: Live keys.
+            timeout_seconds: How long to wait.
+
+        Raises:
+            UnavailableError: It did not work, or not in time; the message says why.
+        """
+        versions: dict[str, int] = {}
+        for key in wanted:
+            row = self._journal.work(key)
+            if row is None:
+                continue
+            if row.held or row.state != "owed":
+                raise UnavailableError(f"{key!r} is held back: {row.reason or 'many files were deleted'}")
+            versions[key] = row.version
+            if row.not_before_ns:
+                self._journal.defer_work(key, not_before_ns=0, reason=row.reason, tries=row.tries)
+        if not versions:
+            return
+        flush = _Flush(versions)
+        flushed = list(versions)
+        self._outage.ask_now()
+        self._flushes.append(flush)
+        self._urgent.update(flushed)
+        self.wake()
+        try:
+            with trio.move_on_after(timeout_seconds):
+                await flush.ended.wait()
+        finally:
+            self._flushes.remove(flush)
+            self._urgent -= Counter(flushed)
+        if flush.problem:
+            raise UnavailableError(flush.problem)
+        if flush.versions:
+            raise UnavailableError(f"{next(iter(flush.versions))!r} was not in the bucket in time")
+
+    async def drain(self, seconds: float) -> int:
+        """Bring everything into the bucket now.
+
+        Args:
+            seconds: How long to wait; 0 only hurries and gives the present number.
+
+        Returns:
+            How many keys are left, held and stuck ones included.
+        """
+        now = self._clock.elapsed_seconds()
+        if now > self._drain_until_seconds:
+            self._turns.forget_backoff()
+            self._outage.ask_now()
+        self._drain_until_seconds = max(self._drain_until_seconds, now + seconds + _DRAIN_GRACE_SECONDS)
+        self.wake()
+        with trio.move_on_after(seconds):
+            while self._journal.oldest_work(FAR_NS, 1):
+                await self._progress.wait()
+        return sum(count for count, _oldest in self._journal.work_counts().values())
+
+    def is_hurried(self, key: str) -> bool:
+        """Whether a key does not wait for its file to be quiet."""
+        return self._urgent[key] > 0 or self._is_draining()
+
+    def _is_draining(self) -> bool:
+        return self._clock.elapsed_seconds() <= self._drain_until_seconds
+
+    # --- which is next
+
+    def _start_due(self, nursery: trio.Nursery) -> float:
+        """Start what may run; give the seconds until there may be more."""
+        now = self._clock.elapsed_seconds()
+        if self._outage.reason:
+            return self._start_probe(nursery, now)
+        pauses = [float("inf")]
+        check = self._attempts.next_check_seconds()
+        if check is not None and not self._is_looking:
+            if check <= now:
+                self._is_looking = True
+                nursery.start_soon(self._look_late)
+            else:
+                pauses.append(check - now)
+        chosen = self._turns.choose(partial(self._launch, nursery))
+        if chosen is not None:
+            pauses.append(max(_SHORTEST_PAUSE_SECONDS, chosen))
+        return min(pauses)
+
+    # --- running one key
+
+    def _launch(self, nursery: trio.Nursery, row: Work, make_safe: bool) -> None:
+        """Run a key in its own task."""
+        self.in_flight.add(row.key)
+        self._sessions[row.session] += 1
+        nursery.start_soon(self._run_one, row.key, row.session, make_safe)
+
+    async def _run_one(self, key: str, session: str, make_safe: bool) -> None:
+        try:
+            if make_safe:
+                await self._keys.make_safe(key)
+            result = await self._keys.process(key)
+            self._note_answers()
+            if isinstance(result, Processed):
+                self._note_processed(key, result.version)
+            else:
+                self._outage.keys.discard(key)
+                self._defer(key, result.reason)
+        except SessionFSError as error:
+            self._failed(key, error)
+        except sqlite3.Error as problem:
+            # The journal's disk: nothing was decided, the row is as it was.
+            _log.warning("the journal cannot be written", key=key, problem=str(problem))
+            await trio.sleep(_DISK_PAUSE_SECONDS)
+        except OSError as problem:
+            self._stick(key, f"it cannot be read: {problem.strerror}")
+        except Exception as problem:  # noqa: BLE001 - one key's fault must not stop the others
+            _log.exception("upload failed", key=key)
+            self._stick(key, f"a fault of ours: {problem!r}")
+        finally:
+            self.in_flight.discard(key)
+            self._sessions[session] -= 1
+            if not self._sessions[session]:
+                del self._sessions[session]
+            if self._journal.work(key) is not None:
+                self._turns.note_change()
+            self._progress.set()
+            self._progress = trio.Event()
+            self._woken.set()
+
+    def _note_processed(self, key: str, version: int) -> None:
+        clean = self._journal.work(key) is None
+        for flush in self._flushes:
+            if key in flush.versions and (clean or version >= flush.versions[key]):
+                del flush.versions[key]
+                if not flush.versions:
+                    flush.ended.set()
+
+    def _defer(self, key: str, reason: str) -> None:
+        row = self._journal.work(key)
+        if row is None:
+            return
+        tries = row.tries + 1
+        pause = retry_policy.backoff_seconds(tries, self._settings, self._clock)
+        if self.is_hurried(key):
+            pause = min(pause, _HURRIED_BACKOFF_SECONDS)
+        not_before_ns = self._clock.wall_ns() + int(pause * _NANOSECONDS)
+        self._journal.defer_work(key, not_before_ns=not_before_ns, reason=reason, tries=tries)
+
+    def _stick(self, key: str, reason: str) -> None:
+        _log.warning("upload stuck", key=key, reason=reason)
+        self._journal.stick_work(key, reason)
+        for flush in self._flushes:
+            if key in flush.versions:
+                flush.fail(reason)
+
+    def _failed(self, key: str, error: SessionFSError) -> None:
+        self._note_answers()
+        kind = retry_policy.classify(error)
+        if kind is Kind.PERMANENT:
+            self._stick(key, str(error))
+            return
+        self._defer(key, str(error))
+        if kind in {Kind.OUTAGE, Kind.ACCESS}:
+            self._outage.keys.add(key)
+            self._note_outage(kind, str(error))
+
+    def _note_outage(self, kind: Kind, message: str) -> None:
+        self._outage.failed(kind, message, hurried=self._is_draining())
+        if self._outage.reason:
+            for flush in self._flushes:
+                flush.fail(self._outage.reason)
+
+    def _note_answers(self) -> None:
+        if self._store.changes_answered != self._answered:
+            self._answered = self._store.changes_answered
+            self._note_recovered()
+
+    def _note_recovered(self) -> None:
+        for key in self._outage.answered():
+            if self._journal.work(key) is not None:
+                self._journal.defer_work(key, not_before_ns=0, reason="", tries=0)
+        self._turns.note_change()
+
+    # --- the store is away
+
+    def _start_probe(self, nursery: trio.Nursery, now: float) -> float:
+        """Ask with one request whether the store is back: with the oldest row that may run, else with a listing."""
+        if self.in_flight or self._is_probing:
+            return float("inf")
+        if now < self._outage.next_probe_seconds:
+            return self._outage.next_probe_seconds - now
+        self._outage.next_probe_seconds = now + _PROBE_PAUSE_SECONDS
+        row = self._turns.row_for_probe(self._outage.keys)
+        if row is not None:
+            self._launch(nursery, row, False)  # noqa: FBT003 - start_soon has no keywords
+        else:
+            self._is_probing = True
+            nursery.start_soon(self._probe)
+        return float("inf")
+
+    async def _probe(self) -> None:
+        try:
+            await self._store.list_page(keys.PROBE_PREFIX, page=None, whole_segments=True, limit=1)
+            self._note_recovered()
+        except SessionFSError as error:
+            self._note_outage(Kind.OUTAGE if retry_policy.is_transient(error) else Kind.ACCESS, str(error))
+        finally:
+            self._is_probing = False
+            self._woken.set()
+
+    async def _look_late(self) -> None:
+        try:
+            for key in await self._attempts.look_late(self.in_flight):
+                live = keys.parse_live_key(key)
+                if live is not None:
+                    self._journal.mark(key, live.session, self._clock.wall_ns())
+        except SessionFSError as error:
+            _log.warning("late puts not looked at", problem=str(error))
+        finally:
+            self._is_looking = False
+            self.wake()

@@ -1,0 +1,85 @@
+"""Bytes of somebody else under a key of ours are kept aside before ours take the key; nothing is overwritten unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from sessionfs.model import keys, names
+from sessionfs.model.clock import Clock, sortable_stamp
+from sessionfs.replication.trio_store import Landed, TrioStore, write_id_of
+from sessionfs.stores.base import IfAbsent, ObjectMetadata, ObjectStat
+from sessionfs.working_copy.upload_journal import UploadJournal
+
+RaiseEvent = Callable[[str, Mapping[str, str | int | float | bool]], None]
+_HOLDER_DIGITS = 8
+
+
+class Conflicts:
+    """Keeps bytes aside.
+
+    Args:
+        journal: Lists them.
+        store: Copies them.
+        clock: Names them.
+        raise_event: Told of each.
+    """
+
+    def __init__(
+        self, journal: UploadJournal, store: TrioStore, clock: Clock, raise_event: RaiseEvent
+    ) -> None:
+        self._journal = journal
+        self._store = store
+        self._clock = clock
+        self._raise_event = raise_event
+
+    async def keep_aside(self, key: str, found: ObjectStat) -> bool:
+        """Copy an object to its own key beside the session.
+
+        Args:
+            key: The live key.
+            found: The object there.
+
+        Returns:
+            Whether exactly that object is kept; False when it moved meanwhile, or the answer was lost.
+
+        Raises:
+            SessionFSError: The store refused or did not answer.
+        """
+        holder = write_id_of(found)[:_HOLDER_DIGITS] or "unknown"
+        target = keys.conflict_key(key, stamp=sortable_stamp(self._clock.wall_ns()), holder=holder)
+        metadata = found.metadata or ObjectMetadata()
+        # A write id of its own settles a lost answer of this copy.
+        user = {**metadata.user, "sessionfs-write": self._clock.unique_id()}
+        outcome = await self._store.copy(
+            key,
+            target,
+            source_token=found.token,
+            condition=IfAbsent(),
+            metadata=replace(metadata, user=user),
+        )
+        if not isinstance(outcome, Landed):
+            return False
+        with self._journal.transaction():
+            self._journal.add_conflict(target, live_key=key, holder=holder)
+            self.announce(key, target, holder)
+        return True
+
+    def announce(self, key: str, kept: str, holder: str) -> None:
+        """Tell that two writers met.
+
+        Args:
+            key: The live key.
+            kept: Key of the other writer's bytes.
+            holder: Who wrote them.
+        """
+        live = keys.parse_live_key(key)
+        self._raise_event(
+            "session.conflict.kept",
+            {
+                "session_id": live.session if live else "",
+                "path": names.display(live.path) if live else key,
+                "key": kept,
+                "holder": holder,
+            },
+        )

@@ -1,0 +1,182 @@
+"""A replication process in memory, for tests of the filesystem without a store."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+import msgspec
+
+from sessionfs.formats.link_messages import (
+    FIRST_REMOTE_NUMBER,
+    Children,
+    Description,
+    Entry,
+    Fetched,
+    SessionFound,
+    SessionRefreshed,
+)
+from sessionfs.model.errors import SessionFSError, UnavailableError
+from sessionfs.working_copy.layout import StateLayout
+
+
+class FakeRemote:
+    """Implements ``filesystem.remote_side.RemoteSide``; a test writes a tree into it.
+
+    Unlike the real one it does not read the intent log: a test that needs an answer to follow an operation changes the tree itself.
+
+    Args:
+        layout: Where fetched files are staged.
+
+    Attributes:
+        calls: Each call as (name, argument), in order.
+        error: Raised by every call while it is not None.
+        fetch_error: Raised by `fetch` while it is not None.
+        refreshed: The next reply of `refresh_session`.
+        description: The reply of `describe`.
+    """
+
+    def __init__(self, layout: StateLayout) -> None:
+        self._layout = layout
+        self._next_number = FIRST_REMOTE_NUMBER
+        self._staged = 0
+        self.calls: list[tuple[str, str | int]] = []
+        self.error: SessionFSError | None = None
+        self.fetch_error: SessionFSError | None = None
+        self.refreshed = SessionRefreshed([], [], foreign=True)
+        self.description = Description("clean", etag="e1", sha256="s1", key="k1", generation=3, owner="host")
+        self.roots: dict[str, SessionFound] = {}
+        self.children: dict[int, dict[bytes, Entry]] = {}
+        self.bodies: dict[int, bytes] = {}
+
+    # --- building the tree
+
+    def add_session(self, session: str, *, foreign: bool = True) -> int:
+        """Put a session into the bucket; gives its root's number."""
+        number = self._number()
+        root = Entry(b"", number, False, stat.S_IFDIR | 0o755, 0, 0, 0, 1_000_000_000_000_000_001, 2)
+        self.roots[session] = SessionFound(exists=True, root=root, foreign=foreign)
+        self.children[number] = {}
+        return number
+
+    def add_file(
+        self, directory: int, name: bytes, body: bytes, *, mode: int = 0o644, uid: int = 0, gid: int = 0,
+        mtime_ns: int = 1_600_000_000_123_456_789, nlink: int = 1, xattrs: dict[bytes, bytes] | None = None,
+        number: int = 0,
+    ) -> int:  # fmt: skip
+        """Put a file into a directory; gives its number."""
+        number = number or self._number()
+        entry = Entry(
+            name, number, False, stat.S_IFREG | mode, uid, gid, len(body), mtime_ns, nlink, xattrs=xattrs or {}
+        )
+        self.children[directory][name] = entry
+        self.bodies[number] = body
+        return number
+
+    def add_directory(self, directory: int, name: bytes, *, mode: int = 0o755) -> int:
+        """Put a directory into another; gives its number."""
+        number = self._number()
+        entry = Entry(name, number, False, stat.S_IFDIR | mode, 0, 0, 0, 1_500_000_000_000_000_009, 2)
+        self.children[directory][name] = entry
+        self.children[number] = {}
+        return number
+
+    def add_symlink(self, directory: int, name: bytes, target: bytes) -> int:
+        """Put a symlink into a directory; gives its number."""
+        number = self._number()
+        self.children[directory][name] = Entry(
+            name, number, False, stat.S_IFLNK | 0o777, 0, 0, len(target), 1_400_000_000_000_000_007, target=target
+        )
+        return number
+
+    def replace_file(self, directory: int, name: bytes, body: bytes, *, mtime_ns: int) -> int:
+        """Let another host write a file; the next refresh tells of it."""
+        entry = self.children[directory][name]
+        self.children[directory][name] = msgspec.structs.replace(
+            entry, size_bytes=len(body), mtime_ns=mtime_ns, present=False
+        )
+        self.bodies[entry.number] = body
+        self.refreshed = SessionRefreshed([directory], [entry.number], foreign=True)
+        return entry.number
+
+    def change_entry(self, number: int, **fields: int) -> None:
+        """Let the journal know of a change that the intent log told it; fields are those of `Entry`."""
+        for names in self.children.values():
+            for name, entry in names.items():
+                if entry.number == number:
+                    names[name] = msgspec.structs.replace(entry, **fields)
+
+    def remove_name(self, directory: int, name: bytes) -> None:
+        """Let another host remove a name; the next refresh tells of it."""
+        entry = self.children[directory].pop(name)
+        self.refreshed = SessionRefreshed([directory], [entry.number], foreign=True)
+
+    def fail(self, message: str) -> None:
+        """Let every fetch fail as if the store did not answer; "" ends it."""
+        self.fetch_error = UnavailableError(message) if message else None
+
+    def take_calls(self) -> list[tuple[str, str | int]]:
+        """Give the calls since the last time."""
+        calls, self.calls = self.calls, []
+        return calls
+
+    def _number(self) -> int:
+        self._next_number += 1
+        return self._next_number
+
+    # --- the protocol
+
+    async def open_session(self, session: str) -> SessionFound:
+        """Say what is known of a session."""
+        self._called("open_session", session)
+        return self.roots.get(session, SessionFound(exists=False))
+
+    async def list_sessions(self) -> list[str]:
+        """Name the sessions."""
+        self._called("list_sessions", "")
+        return list(self.roots)
+
+    async def list_children(self, directory: int) -> Children:
+        """List a directory."""
+        self._called("list_children", directory)
+        return Children(list(self.children.get(directory, {}).values()))
+
+    async def refresh_session(self, session: str) -> SessionRefreshed:
+        """Give `refreshed` once."""
+        self._called("refresh_session", session)
+        answer, self.refreshed = self.refreshed, SessionRefreshed([], [], foreign=True)
+        return answer
+
+    async def fetch(self, number: int) -> Fetched:
+        """Stage a file's bytes."""
+        self._called("fetch", number)
+        if self.fetch_error is not None:
+            raise self.fetch_error
+        entry = next(
+            entry for names in self.children.values() for entry in names.values() if entry.number == number
+        )
+        self._staged += 1
+        staged = f"fetched-{self._staged}"
+        with open(os.path.join(self._layout.staging, staged), "wb") as file:
+            file.write(self.bodies[number])
+        return Fetched(staged, entry)
+
+    async def flush(self, number: int) -> None:
+        """Note the call."""
+        self._called("flush", number)
+
+    async def describe(self, number: int) -> Description:
+        """Give `description`."""
+        self._called("describe", number)
+        return self.description
+
+    async def session_status(self, session: str) -> bytes:
+        """Give the status as JSON."""
+        self._called("session_status", session)
+        return json.dumps({"id": session}).encode() + b"\n"
+
+    def _called(self, name: str, argument: str | int) -> None:
+        self.calls.append((name, argument))
+        if self.error is not None:
+            raise self.error

@@ -1,0 +1,167 @@
+"""The full walk: compares the working copy with the journal, after a boot or a lost journal.
+
+Rules:
+
+* What the disk has and the journal has not, or has otherwise, is owed.
+* A missing file without a delete record is fetched again or reported; it is **never** deleted in the bucket.
+* A session whose directory is gone as a whole was removed by hand with its state: it is forgotten here and stays in the bucket.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sessionfs.model import keys, names
+from sessionfs.model.errors import InvalidSessionIdError
+from sessionfs.model.names import SessionId
+from sessionfs.working_copy.journal_tree import Node
+from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
+from sessionfs.working_copy.upload_journal import UploadJournal
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a walk found.
+
+    Attributes:
+        entries: Names looked at.
+        owed: Names that are new or changed.
+        missing: Paths that the journal has and the disk has not, as shown to a person.
+    """
+
+    entries: int = 0
+    owed: int = 0
+    missing: list[str] = field(default_factory=list)
+
+
+class Reconciliation:
+    """One walk.
+
+    Args:
+        journal: Compared and corrected.
+        layout: Where the working copy is.
+        now_ns: Wall clock: when what is found became owed.
+    """
+
+    def __init__(self, journal: UploadJournal, layout: StateLayout, *, now_ns: int) -> None:
+        self._journal = journal
+        self._layout = layout
+        self._now_ns = now_ns
+        self.findings = Findings()
+
+    def run(self) -> Findings:
+        """Walk every session."""
+        found: set[str] = set()
+        for entry in os.scandir(self._layout.sessions):
+            try:
+                session = names.session_id(entry.name)
+            except InvalidSessionIdError:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                found.add(session)
+                with self._journal.transaction():
+                    self._walk_session(session, entry.stat(follow_symlinks=False))
+        for row in self._journal.sessions():
+            if row.id not in found:
+                with self._journal.transaction():
+                    self._forget(row.id, row.root)
+        return self.findings
+
+    def _walk_session(self, session: SessionId, status: os.stat_result) -> None:
+        root = self._journal.child(ROOT_NUMBER, session.encode())
+        if root is None:
+            root = status.st_ino
+            self._journal.put_node(root, mode=status.st_mode, present=True)
+            self._journal.link(ROOT_NUMBER, session.encode(), root)
+            self._journal.add_session(session, root, known=False, written=True)
+        base = os.path.join(os.fsencode(self._layout.sessions), session.encode())
+        stack = [(root, b"")]
+        self._owe(session, b"", is_directory=True)
+        while stack:
+            number, path = stack.pop()
+            stack.extend(self._walk_directory(session, number, base, path))
+
+    def _walk_directory(
+        self, session: SessionId, number: int, base: bytes, path: bytes
+    ) -> Iterator[tuple[int, bytes]]:
+        known = dict(self._journal.children(number))
+        seen: set[bytes] = set()
+        for entry in os.scandir(os.path.join(base, path) if path else base):
+            self.findings.entries += 1
+            seen.add(entry.name)
+            status = entry.stat(follow_symlinks=False)
+            inner = path + b"/" + entry.name if path else entry.name
+            child = self._compare(session, number, entry.name, inner, status, known.get(entry.name))
+            if stat.S_ISDIR(status.st_mode):
+                yield child, inner
+        for name in known.keys() - seen:
+            self._missing(session, number, name, known[name], path + b"/" + name if path else name)
+
+    def _compare(
+        self, session: SessionId, parent: int, name: bytes, path: bytes, status: os.stat_result, known: int | None
+    ) -> int:  # fmt: skip
+        is_directory = stat.S_ISDIR(status.st_mode)
+        node = self._journal.node(known) if known is not None else None
+        if node is None or stat.S_IFMT(node.mode) != stat.S_IFMT(status.st_mode):
+            number = status.st_ino
+            if self._journal.node(number) is None or is_directory or status.st_nlink == 1:
+                self._journal.put_node(number, mode=status.st_mode, present=True)
+            self._journal.link(parent, name, number)
+            self._owe(session, path, is_directory=is_directory)
+            return number
+        if not node.present:
+            self._journal.update_node(node.number, present=True)
+        if self._differs(session, path, node, status):
+            self._owe(session, path, is_directory=is_directory)
+        return node.number
+
+    def _differs(self, session: SessionId, path: bytes, node: Node, status: os.stat_result) -> bool:
+        if stat.S_ISREG(status.st_mode):
+            identity = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+            return node.clean_identity != identity
+        key = keys.live_key(session, path, is_directory=node.is_directory)
+        known = self._journal.object(key) if key is not None else None
+        return known is None or (known.mode, known.mtime_ns) != (status.st_mode, status.st_mtime_ns)
+
+    def _owe(self, session: SessionId, path: bytes, *, is_directory: bool) -> None:
+        key = keys.live_key(session, path, is_directory=is_directory)
+        if key is not None:
+            self.findings.owed += 1
+            self._journal.mark(key, session, self._now_ns)
+
+    def _missing(self, session: SessionId, parent: int, name: bytes, number: int, path: bytes) -> None:
+        node = self._journal.node(number)
+        if node is None or not node.present:
+            return
+        self.findings.missing.append(f"{session}/{names.display(path)}")
+        for below, inner, is_directory in list(self._journal.below(number, path)):
+            key = keys.live_key(session, below, is_directory=is_directory)
+            known = self._journal.object(key) if key is not None else None
+            if known is not None:
+                self._journal.update_node(
+                    inner, present=False, reserved=True, clean_size=-1, mode=known.mode, uid=known.uid,
+                    gid=known.gid, size=known.size_bytes, mtime_ns=known.mtime_ns, sha256=known.sha256,
+                )  # fmt: skip
+            elif not is_directory or inner == number:
+                self._journal.add_event(
+                    "session.file.missing", {"session_id": session, "path": names.display(below)}
+                )
+                if inner == number:
+                    self._journal.unlink(parent, name)
+
+    def _forget(self, session: SessionId, root: int) -> None:
+        """Drop all knowledge of a session without touching the bucket."""
+        forgotten = list(self._journal.below(root, b""))
+        for known in self._journal.objects_below(keys.session_prefix(session)):
+            self._journal.drop_object(known.key)
+        for row in self._journal.all_work():
+            if row.session == session:
+                self._journal.finish_work(row.key, row.version)
+        for _, number, _ in reversed(forgotten):
+            for parent, name in self._journal.names_of(number):
+                self._journal.unlink(parent, name)
+        self._journal.remove_session(session)
+        self._journal.add_event("session.forgotten", {"session_id": session, "files": len(forgotten)})

@@ -1,0 +1,292 @@
+"""Applies the intent log's operations to the journal: the only way the tree in it changes.
+
+An operation is applied when its outcome is known. One that its process did not finish (`INTERRUPTED`) is decided by
+what the disk shows; where the disk cannot show it (a file whose bytes are not here) it counts as done: it was asked
+for, and nobody was told otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable
+
+from sessionfs.formats.intent_records import Intent, Operation, Outcome
+from sessionfs.model import keys, names
+from sessionfs.model.names import SessionId
+from sessionfs.working_copy.exclusions import Exclusions, side_file_of
+from sessionfs.working_copy.intent_log import INTERRUPTED
+from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
+from sessionfs.working_copy.upload_journal import UploadJournal
+
+
+class RecordApplication:
+    """Applies operations.
+
+    Args:
+        journal: Where they go.
+        layout: Where the working copy is.
+        exclusions: Names that are never owed.
+        on_delete: Told the session and key of every file whose object is to go.
+    """
+
+    def __init__(
+        self,
+        journal: UploadJournal,
+        layout: StateLayout,
+        *,
+        exclusions: Exclusions,
+        on_delete: Callable[[str, str], None],
+    ) -> None:
+        self._journal = journal
+        self._layout = layout
+        self._exclusions = exclusions
+        self._on_delete = on_delete
+        self._handlers: dict[int, Callable[[Intent, Outcome], None]] = {
+            Operation.CREATE: self._created,
+            Operation.MKDIR: self._created,
+            Operation.SYMLINK: self._created,
+            Operation.MKNOD: self._created,
+            Operation.LINK: self._linked,
+            Operation.UNLINK: self._unlinked,
+            Operation.RMDIR: self._unlinked,
+            Operation.RENAME: self._renamed,
+            Operation.EXCHANGE: self._exchanged,
+            Operation.SETATTR: self._set_attributes,
+            Operation.TRUNCATE: self._changed,
+            Operation.XATTR: self._changed,
+            Operation.OPEN_WRITE: self._opened,
+            Operation.RELEASE_WRITE: self._released,
+            Operation.WRITTEN: self._changed,
+            Operation.FETCHED: self._seen,
+            Operation.EVICTED: self._evicted,
+            Operation.MATERIALISED: self._seen,
+            Operation.STARTED: self._started,
+        }
+
+    def apply(self, operations: Iterable[tuple[Intent, Outcome]], position: int) -> None:
+        """Apply a batch and remember where the log was read to, in one transaction.
+
+        Args:
+            operations: In the order of their intents.
+            position: The log's position behind them.
+        """
+        with self._journal.transaction():
+            for intent, outcome in operations:
+                handler = self._handlers.get(intent.operation)
+                if handler is not None and outcome.errno in {0, INTERRUPTED}:
+                    handler(intent, outcome)
+            self._journal.set_meta("log_position", str(position))
+
+    # --- names
+
+    def _created(self, intent: Intent, outcome: Outcome) -> None:
+        number = outcome.number
+        if outcome.errno == INTERRUPTED or not number:
+            status = self._stat(intent.parent, intent.name)
+            if status is None:
+                return
+            number = status.st_ino
+        mode = intent.mode if intent.mode >= 0 else stat.S_IFREG | 0o644
+        if intent.operation == Operation.MKDIR:
+            mode = stat.S_IFDIR | stat.S_IMODE(mode)
+        elif intent.operation == Operation.SYMLINK:
+            mode = stat.S_IFLNK | 0o777
+        elif not stat.S_IFMT(mode):
+            mode = stat.S_IFREG | mode
+        self._journal.put_node(number, mode=mode, present=True)
+        self._journal.link(intent.parent, intent.name, number)
+        if intent.parent == ROOT_NUMBER:
+            self._journal.add_session(intent.name.decode(), number, known=True, written=True)
+        self._touch(intent.parent, intent)
+        self._mark(intent.parent, intent.name, intent, event="session.file.created")
+
+    def _linked(self, intent: Intent, outcome: Outcome) -> None:
+        if outcome.errno == INTERRUPTED and self._stat(intent.new_parent, intent.new_name) is None:
+            node = self._journal.node(intent.number)
+            if node is not None and node.present:
+                return
+        self._journal.link(intent.new_parent, intent.new_name, intent.number)
+        self._touch(intent.new_parent, intent)
+        self._mark(intent.new_parent, intent.new_name, intent, event="session.file.created")
+
+    def _unlinked(self, intent: Intent, outcome: Outcome) -> None:
+        if outcome.errno == INTERRUPTED and self._stat(intent.parent, intent.name) is not None:
+            return
+        if self._journal.child(intent.parent, intent.name) is None:
+            return
+        self._mark(intent.parent, intent.name, intent, event="session.file.deleted", deleted=True)
+        self._journal.unlink(intent.parent, intent.name)
+        self._touch(intent.parent, intent)
+
+    def _renamed(self, intent: Intent, outcome: Outcome) -> None:
+        journal = self._journal
+        number = journal.child(intent.parent, intent.name)
+        if number is None or number == journal.child(intent.new_parent, intent.new_name):
+            return
+        if outcome.errno == INTERRUPTED and not self._moved(intent, number):
+            return
+        if journal.child(intent.new_parent, intent.new_name) is not None:
+            self._mark(intent.new_parent, intent.new_name, intent)
+            journal.unlink(intent.new_parent, intent.new_name)
+        self._mark_below(intent.parent, intent.name, number, intent)
+        journal.move(intent.parent, intent.name, intent.new_parent, intent.new_name, number)
+        self._mark_below(intent.new_parent, intent.new_name, number, intent)
+        self._touch(intent.parent, intent)
+        self._touch(intent.new_parent, intent)
+        self._announce("session.file.renamed", journal.path_in(intent.new_parent, intent.new_name))
+
+    def _exchanged(self, intent: Intent, outcome: Outcome) -> None:
+        journal = self._journal
+        first = journal.child(intent.parent, intent.name)
+        second = journal.child(intent.new_parent, intent.new_name)
+        if first is None or second is None or first == second:
+            return
+        if outcome.errno == INTERRUPTED and not self._moved(intent, first):
+            return
+        sides = ((intent.parent, intent.name, first), (intent.new_parent, intent.new_name, second))
+        for parent, name, number in sides:
+            self._mark_below(parent, name, number, intent)
+        journal.link(intent.parent, intent.name, second)
+        journal.link(intent.new_parent, intent.new_name, first)
+        for parent, name in ((intent.parent, intent.name), (intent.new_parent, intent.new_name)):
+            moved = journal.child(parent, name)
+            if moved is not None:
+                self._mark_below(parent, name, moved, intent)
+            self._touch(parent, intent)
+
+    # --- content and attributes
+
+    def _set_attributes(self, intent: Intent, _outcome: Outcome) -> None:
+        node = self._journal.node(intent.number)
+        if node is None:
+            return
+        values: dict[str, str | int | bool | bytes] = {}
+        if intent.mode >= 0:
+            values["mode"] = stat.S_IFMT(node.mode) | stat.S_IMODE(intent.mode)
+        if intent.uid >= 0:
+            values["uid"] = intent.uid
+        if intent.gid >= 0:
+            values["gid"] = intent.gid
+        if intent.mtime_ns is not None:
+            values["mtime_ns"] = intent.mtime_ns
+        if values:
+            self._journal.update_node(intent.number, **values)
+        self._mark_all(intent.number, intent)
+
+    def _changed(self, intent: Intent, _outcome: Outcome) -> None:
+        self._see(intent.number)
+        self._mark_all(intent.number, intent, event="session.file.updated")
+
+    def _opened(self, intent: Intent, _outcome: Outcome) -> None:
+        self._journal.add_writers(intent.number, 1)
+
+    def _released(self, intent: Intent, outcome: Outcome) -> None:
+        self._journal.add_writers(intent.number, -1)
+        if outcome.errno == INTERRUPTED:
+            self._mark_all(intent.number, intent)
+
+    def _started(self, intent: Intent, _outcome: Outcome) -> None:
+        # The last daemon's descriptors are gone with it; what they wrote may have had no record yet.
+        for number in self._journal.nodes_with_writers():
+            self._mark_all(number, intent)
+            self._journal.update_node(number, writers=0)
+
+    def _seen(self, intent: Intent, _outcome: Outcome) -> None:
+        self._see(intent.number)
+
+    def _evicted(self, intent: Intent, _outcome: Outcome) -> None:
+        places = self._journal.names_of(intent.number)
+        if all(self._stat(parent, name) is None for parent, name in places):
+            self._journal.update_node(intent.number, present=False, reserved=True, clean_size=-1)
+
+    # --- what they share
+
+    def _see(self, number: int) -> None:
+        """Note that an inode's bytes are on this disk, and their identity if they are the ones the bucket has."""
+        node = self._journal.node(number)
+        for parent, name in self._journal.names_of(number) if node else ():
+            status = self._stat(parent, name)
+            if node is None or status is None or node.present:
+                continue
+            self._journal.update_node(number, present=True)
+            if node.sha256 and (status.st_size, status.st_mtime_ns) == (node.size_bytes, node.mtime_ns):
+                self._journal.update_node(
+                    number,
+                    clean_size=status.st_size,
+                    clean_mtime_ns=status.st_mtime_ns,
+                    clean_ctime_ns=status.st_ctime_ns,
+                )
+            return
+
+    def _touch(self, directory: int, intent: Intent) -> None:
+        """A directory's modification time changed with its names."""
+        if directory != ROOT_NUMBER:
+            self._mark_all(directory, intent)
+
+    def _mark_all(self, number: int, intent: Intent, *, event: str = "") -> None:
+        for parent, name in self._journal.names_of(number):
+            self._mark(parent, name, intent, event=event)
+
+    def _mark(
+        self, parent: int, name: bytes, intent: Intent, *, event: str = "", deleted: bool = False
+    ) -> None:
+        number = self._journal.child(parent, name)
+        node = self._journal.node(number) if number is not None else None
+        place = self._journal.path_in(parent, name)
+        if node is None or place is None:
+            return
+        self._mark_key(place, is_directory=node.is_directory, intent=intent, deleted=deleted)
+        database = side_file_of(name)
+        if database is not None and self._journal.child(parent, database) is not None:
+            beside = self._journal.path_in(parent, database)
+            if beside is not None:
+                self._mark_key(beside, is_directory=False, intent=intent)
+        if event and not node.is_directory:
+            self._announce(event, place)
+
+    def _mark_key(
+        self, place: tuple[SessionId, bytes], *, is_directory: bool, intent: Intent, deleted: bool = False
+    ) -> None:
+        session, path = place
+        if path and self._exclusions.match(path):
+            return
+        key = keys.live_key(session, path, is_directory=is_directory)
+        if key is None:
+            self._journal.update_session(session, changed=True)
+            return
+        self._journal.mark(key, session, intent.wall_ns)
+        self._journal.update_session(session, written=True)
+        if deleted and self._journal.object(key) is not None:
+            self._on_delete(session, key)
+
+    def _mark_below(self, parent: int, name: bytes, number: int, intent: Intent) -> None:
+        place = self._journal.path_in(parent, name)
+        if place is None:
+            return
+        session, path = place
+        for below, _, is_directory in list(self._journal.below(number, path)):
+            self._mark_key((session, below), is_directory=is_directory, intent=intent)
+
+    def _announce(self, event: str, place: tuple[SessionId, bytes] | None) -> None:
+        if place is not None:
+            self._journal.add_event(event, {"session_id": place[0], "path": names.display(place[1])})
+
+    def _moved(self, intent: Intent, number: int) -> bool:
+        """Whether the disk shows that a rename in flight was done; one of bytes elsewhere counts as done."""
+        node = self._journal.node(number)
+        if node is None or not node.present:
+            return True
+        here = self._stat(intent.new_parent, intent.new_name)
+        before = self._stat(intent.parent, intent.name)
+        return here is not None and (before is None or here.st_ino == number)
+
+    def _stat(self, parent: int, name: bytes) -> os.stat_result | None:
+        place = self._journal.path_in(parent, name)
+        if place is None:
+            return None
+        session, path = place
+        try:
+            return os.lstat(os.path.join(os.fsencode(self._layout.sessions), os.fsencode(session), path))
+        except OSError:
+            return None

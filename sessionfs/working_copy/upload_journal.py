@@ -1,0 +1,311 @@
+"""The upload journal: the tree, what the bucket holds, and which keys may differ (tables: ``journal_schema``).
+
+All methods are synchronous and short; `transaction` groups them. One writer, one thread at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sessionfs.formats.link_messages import Conflict, Event
+from sessionfs.model import keys, names
+from sessionfs.model.clock import utc_text
+from sessionfs.working_copy.journal_tree import JournalTree
+
+MAX_EVENTS = 10_000
+_OBJECT = "key, number, token, write_id, sha256, size, mode, uid, gid, mtime_ns, lineage"
+_WORK = "key, session, first_owed_ns, changed_ns, not_before_ns, version, tries, state, reason, held"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownObject:
+    """What the bucket is known to hold under a key.
+
+    Attributes:
+        key: The key.
+        number: Inode whose content it is; 0 for another tool's.
+        token: The store's name of this state.
+        write_id: Of the attempt that wrote it, "" for another tool's.
+        sha256: "" when unknown.
+        size_bytes: Length.
+        mode: As in ``st_mode``.
+        uid: Owner.
+        gid: Group.
+        mtime_ns: Modification time.
+        lineage: Stays while the object only grows.
+    """
+
+    key: str
+    number: int
+    token: str
+    write_id: str
+    sha256: str
+    size_bytes: int
+    mode: int
+    uid: int
+    gid: int
+    mtime_ns: int
+    lineage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A key whose object may differ from the tree.
+
+    Attributes:
+        key: The key.
+        session: Its session.
+        first_owed_ns: When it first differed, wall clock.
+        changed_ns: The last change seen.
+        not_before_ns: Wait until then.
+        version: Counts marks: a key marked again while in flight stays.
+        tries: Failed tries since the last success.
+        state: ``owed`` or ``stuck``.
+        reason: Why the last try failed.
+        held: Whether it waits for a person or a commit (the brake on mass deletion).
+    """
+
+    key: str
+    session: str
+    first_owed_ns: int
+    changed_ns: int
+    not_before_ns: int
+    version: int
+    tries: int
+    state: str
+    reason: str
+    held: bool
+
+
+class UploadJournal(JournalTree):
+    """The journal of one state directory: `JournalTree`, and what is known and owed.
+
+    Args:
+        path: The database file.
+        clock: Gives events their time.
+    """
+
+    # --- the bucket
+
+    def object(self, key: str) -> KnownObject | None:
+        """What the bucket is known to hold under a key."""
+        row = self._database.execute(f"SELECT {_OBJECT} FROM objects WHERE key = ?", (key,)).fetchone()
+        return KnownObject(*row) if row else None
+
+    def put_object(self, known: KnownObject) -> None:
+        """Record what the bucket holds under a key."""
+        self._database.execute(
+            "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                known.key,
+                known.number,
+                known.token,
+                known.write_id,
+                known.sha256,
+                known.size_bytes,
+                known.mode,
+                known.uid,
+                known.gid,
+                known.mtime_ns,
+                known.lineage,
+            ),  # fmt: skip
+        )
+
+    def drop_object(self, key: str) -> None:
+        """Record that the bucket holds nothing under a key."""
+        self._database.execute("DELETE FROM objects WHERE key = ?", (key,))
+
+    def objects_of(self, number: int) -> list[KnownObject]:
+        """Objects whose content is an inode's."""
+        rows = self._database.execute(f"SELECT {_OBJECT} FROM objects WHERE number = ?", (number,)).fetchall()
+        return [KnownObject(*row) for row in rows]
+
+    def objects_with(self, sha256: str) -> list[KnownObject]:
+        """Objects that hold these bytes."""
+        rows = self._database.execute(
+            f"SELECT {_OBJECT} FROM objects WHERE sha256 = ? LIMIT 4", (sha256,)
+        ).fetchall()
+        return [KnownObject(*row) for row in rows]
+
+    def objects_below(self, prefix: str) -> list[KnownObject]:
+        """Objects whose key starts with a prefix that ends in a slash."""
+        rows = self._database.execute(
+            f"SELECT {_OBJECT} FROM objects WHERE key >= ? AND key < ?", (prefix, prefix[:-1] + "0")
+        ).fetchall()
+        return [KnownObject(*row) for row in rows]
+
+    # --- what is owed
+
+    def mark(self, key: str, session: str, now_ns: int) -> None:
+        """Let a key be looked at: its object may differ from the tree."""
+        self._database.execute(
+            "INSERT INTO work (key, session, first_owed_ns, changed_ns) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (key) DO UPDATE SET changed_ns = max(changed_ns, excluded.changed_ns),"
+            " version = version + 1, state = 'owed', reason = ''",
+            (key, session, now_ns, now_ns),
+        )
+        self._database.execute("UPDATE sessions SET changed = 1 WHERE id = ?", (session,))
+
+    def work(self, key: str) -> Work | None:
+        """Read one row."""
+        row = self._database.execute(f"SELECT {_WORK} FROM work WHERE key = ?", (key,)).fetchone()
+        return Work(*row) if row else None
+
+    def oldest_work(self, now_ns: int, limit: int) -> list[Work]:
+        """Rows that may run now, oldest first; held and stuck ones left out."""
+        rows = self._database.execute(
+            f"SELECT {_WORK} FROM work WHERE held = 0 AND state = 'owed' AND not_before_ns <= ?"
+            " ORDER BY first_owed_ns LIMIT ?",
+            (now_ns, limit),
+        ).fetchall()
+        return [Work(*row) for row in rows]
+
+    def all_work(self, limit: int = 1_000_000) -> list[Work]:
+        """All rows, oldest first."""
+        rows = self._database.execute(
+            f"SELECT {_WORK} FROM work ORDER BY first_owed_ns LIMIT ?", (limit,)
+        ).fetchall()
+        return [Work(*row) for row in rows]
+
+    def related_work(self, key: str) -> list[str]:
+        """Keys with work that cannot be in the bucket together with this one: ``a`` against ``a/`` and ``a/...``."""
+        bare = key.rstrip("/")
+        parts = bare.split("/")
+        ancestors = ["/".join(parts[:count]) for count in range(3, len(parts))]
+        if key.endswith("/"):
+            ancestors.append(bare)
+        found = [name for name in ancestors if self.work(name) is not None]
+        if not key.endswith("/"):
+            rows = self._database.execute(
+                "SELECT key FROM work WHERE key >= ? AND key < ? LIMIT 50", (bare + "/", bare + "0")
+            ).fetchall()
+            found.extend(row[0] for row in rows)
+        return found
+
+    def finish_work(self, key: str, version: int) -> bool:
+        """Remove a row unless it was marked again since.
+
+        Returns:
+            Whether the key is clean now.
+        """
+        done = self._database.execute("DELETE FROM work WHERE key = ? AND version = ?", (key, version))
+        if done.rowcount:
+            return True
+        # What changed while it was in flight has waited since then, not since the first change.
+        self._database.execute("UPDATE work SET first_owed_ns = changed_ns, tries = 0 WHERE key = ?", (key,))
+        return False
+
+    def defer_work(self, key: str, *, not_before_ns: int, reason: str, tries: int) -> None:
+        """Let a row wait."""
+        self._database.execute(
+            "UPDATE work SET not_before_ns = ?, reason = ?, tries = ? WHERE key = ?",
+            (not_before_ns, reason, tries, key),
+        )
+
+    def stick_work(self, key: str, reason: str) -> None:
+        """Let a row wait for a person."""
+        self._database.execute("UPDATE work SET state = 'stuck', reason = ? WHERE key = ?", (reason, key))
+
+    def hold_work(self, keys_held: list[str]) -> None:
+        """Let deletions wait for ``sessionfs retry`` or a commit."""
+        self._database.executemany("UPDATE work SET held = 1 WHERE key = ?", [(key,) for key in keys_held])
+
+    def release_work(self) -> None:
+        """Let everything run now: backed off, stuck or held."""
+        self._database.execute(
+            "UPDATE work SET not_before_ns = 0, held = 0, state = 'owed', version = version + 1"
+        )
+
+    def held_count(self) -> int:
+        """Rows that wait for a person."""
+        return int(self._database.execute("SELECT count(*) FROM work WHERE held = 1").fetchone()[0])
+
+    def work_counts(self) -> dict[str, tuple[int, int]]:
+        """Rows and oldest ``first_owed_ns`` by session."""
+        rows = self._database.execute(
+            "SELECT session, count(*), min(first_owed_ns) FROM work GROUP BY session"
+        ).fetchall()
+        return {row[0]: (row[1], row[2]) for row in rows}
+
+    # --- puts whose outcome is not known
+
+    def begin_attempt(self, write_id: str, key: str) -> None:
+        """Record a put before it is sent."""
+        self._database.execute(
+            "INSERT INTO attempts (write_id, key, sent_ns) VALUES (?, ?, ?)",
+            (write_id, key, self._clock.wall_ns()),
+        )
+
+    def end_attempt(self, write_id: str) -> None:
+        """Forget a put whose outcome is certain."""
+        self._database.execute("DELETE FROM attempts WHERE write_id = ?", (write_id,))
+
+    def settle_attempt(self, write_id: str) -> None:
+        """Record that a put was not seen to land; it may still, late."""
+        self._database.execute("UPDATE attempts SET settled = 1 WHERE write_id = ?", (write_id,))
+
+    def attempts(self, key: str) -> list[tuple[str, bool]]:
+        """Write ids sent to a key, with whether they were settled as not landed."""
+        rows = self._database.execute(
+            "SELECT write_id, settled FROM attempts WHERE key = ?", (key,)
+        ).fetchall()
+        return [(row[0], bool(row[1])) for row in rows]
+
+    def attempted_keys(self, *, settled: bool) -> list[tuple[str, int]]:
+        """Keys with attempts, and when the newest was sent."""
+        return self._database.execute(
+            "SELECT key, max(sent_ns) FROM attempts WHERE settled = ? GROUP BY key", (settled,)
+        ).fetchall()
+
+    def forget_attempts(self, before_ns: int) -> None:
+        """Forget settled attempts sent before a time."""
+        self._database.execute("DELETE FROM attempts WHERE settled = 1 AND sent_ns < ?", (before_ns,))
+
+    # --- conflicts and events
+
+    def add_conflict(self, key: str, *, live_key: str, holder: str) -> None:
+        """Record bytes kept aside."""
+        live = keys.parse_live_key(live_key)
+        session, path = (live.session, live.path) if live else ("", live_key.encode())
+        self._database.execute(
+            "INSERT OR REPLACE INTO conflicts VALUES (?, ?, ?, ?, ?, ?)",
+            (key, session, path, live_key, utc_text(self._clock.wall_ns()), holder),
+        )
+
+    def conflicts(self) -> list[Conflict]:
+        """Bytes kept aside, oldest first."""
+        rows = self._database.execute(
+            "SELECT session, path, key, kept_at, holder FROM conflicts ORDER BY kept_at"
+        ).fetchall()
+        return [Conflict(row[0], names.display(row[1]), row[2], row[3], row[4]) for row in rows]
+
+    def conflict_of(self, live_key: str) -> str:
+        """Key of the bytes kept aside for a live key, "" for none."""
+        row = self._database.execute(
+            "SELECT key FROM conflicts WHERE live_key = ? ORDER BY kept_at DESC LIMIT 1", (live_key,)
+        ).fetchone()
+        return str(row[0]) if row else ""
+
+    def conflict_counts(self) -> dict[str, int]:
+        """Number of conflicts by session."""
+        rows = self._database.execute("SELECT session, count(*) FROM conflicts GROUP BY session").fetchall()
+        return dict(rows)
+
+    def add_event(self, name: str, fields: Mapping[str, str | int | float | bool]) -> None:
+        """Announce something; the newest `MAX_EVENTS` are kept."""
+        at = utc_text(self._clock.wall_ns())
+        number = self._database.execute(
+            "INSERT INTO events (name, at, fields) VALUES (?, ?, ?)", (name, at, json.dumps(dict(fields)))
+        ).lastrowid
+        if number is not None and number % 256 == 0:
+            self._database.execute("DELETE FROM events WHERE number <= ?", (number - MAX_EVENTS,))
+
+    def events(self, after: int, limit: int) -> list[Event]:
+        """Events after a number, oldest first."""
+        rows = self._database.execute(
+            "SELECT number, name, at, fields FROM events WHERE number > ? ORDER BY number LIMIT ?",
+            (after, limit),
+        ).fetchall()
+        return [Event(row[0], row[1], row[2], json.loads(row[3])) for row in rows]

@@ -1,0 +1,1 @@
+"""Rules about the code itself: sizes, names, imports, the error tables, and what the documents say."""

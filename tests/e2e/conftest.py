@@ -1,0 +1,49 @@
+"""Fixtures of the end-to-end tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sessionfs.testing.s3_servers import ACCESS_KEY_ID, CREDENTIALS, SECRET_ACCESS_KEY, SeaweedServer
+
+from .rig import Bucket, Host
+
+MakeHost = Callable[..., Host]
+
+
+@pytest.fixture
+def store_url(seaweed: SeaweedServer) -> str:
+    """A fresh bucket on a real server."""
+    return seaweed.fresh_bucket()
+
+
+@pytest.fixture
+def bucket(store_url: str) -> Bucket:
+    """The same bucket, seen by another client."""
+    return Bucket(store_url, ACCESS_KEY_ID, SECRET_ACCESS_KEY)
+
+
+@pytest.fixture
+def make_host(tmp_path: Path, store_url: str) -> Iterator[MakeHost]:
+    """Makes hosts of the store; cleans them up."""
+    made: list[Host] = []
+
+    def make(name: str = "a", store: str = "", **environment: str) -> Host:
+        host = Host(store or store_url, tmp_path / name, {**CREDENTIALS, **environment})
+        made.append(host)
+        return host
+
+    yield make
+    for host in made:
+        host.clean_up()
+
+
+@pytest.fixture
+def host(make_host: MakeHost) -> Host:
+    """One mounted host."""
+    made = make_host()
+    made.mount()
+    return made

@@ -1,0 +1,305 @@
+"""Hosts for end-to-end tests: the real command, real processes, a real mount; and the bucket seen by another client."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from minio import Minio
+from minio.error import S3Error
+
+COMMAND_TIMEOUT_SECONDS = 240
+
+
+@dataclass
+class Host:
+    """One host: its own state directory and mount point.
+
+    Attributes:
+        store: URL of the store.
+        base: Directory of the host; removed by pytest.
+        environment: Added to the process's environment.
+    """
+
+    store: str
+    base: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.mount_point = self.base / "mount"
+        self.state = self.base / "state"
+        self.mount_point.mkdir(parents=True, exist_ok=True)
+        self._pids: set[int] = set()
+
+    @property
+    def directory(self) -> Path:
+        """Where sessions are, on the mount."""
+        return self.mount_point
+
+    def run(self, *arguments: str, code: int | None = 0, timeout: float = COMMAND_TIMEOUT_SECONDS) -> str:
+        """Run the command; give its standard output.
+
+        Args:
+            arguments: Behind ``sessionfs``.
+            code: The exit code it must have, None for any.
+            timeout: In seconds.
+        """
+        done = self.finished(*arguments, timeout=timeout)
+        shown = f"exit {done.returncode}\n{done.stdout}\n{done.stderr}\n{self.log_tail()}"
+        assert code is None or done.returncode == code, shown
+        return done.stdout
+
+    def finished(
+        self, *arguments: str, timeout: float = COMMAND_TIMEOUT_SECONDS
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the command and give all of its result."""
+        return subprocess.run(
+            [sys.executable, "-m", "sessionfs", *arguments],
+            env=self.full_environment(),
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+        )
+
+    def full_environment(self) -> dict[str, str]:
+        """The environment of the host's processes."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SESSIONFS_", "XDG_", "AWS_"))
+        }
+        return {
+            **kept,
+            "HOME": str(self.base),
+            "SESSIONFS_STATE_DIR": str(self.state),
+            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+            **self.environment,
+        }
+
+    def mount(self, *flags: str) -> None:
+        """Mount the store."""
+        self.run("mount", self.store, str(self.mount_point), *flags)
+        self.remember_pids()
+
+    def umount(self, *flags: str, code: int = 0, timeout: float = COMMAND_TIMEOUT_SECONDS) -> str:
+        """Unmount; everything owed must be in the bucket when the code is 0."""
+        self.remember_pids()
+        output = self.run("umount", str(self.mount_point), *flags, code=code, timeout=timeout)
+        assert not os.path.ismount(self.mount_point)
+        return output
+
+    def status(self) -> dict[str, Any]:
+        """The mount's status."""
+        found: dict[str, Any] = json.loads(self.run("status", str(self.mount_point), "--json"))
+        return found
+
+    def remember_pids(self) -> tuple[int, int]:
+        """Daemon and replication process of the mount."""
+        found = self.status()
+        daemon, replication = int(found["daemon_pid"]), int(found["replication_pid"])
+        self._pids |= {daemon, replication}
+        return daemon, replication
+
+    def wait_until_clean(self, timeout: float = 120) -> None:
+        """Wait until nothing is owed."""
+        self.run("status", str(self.mount_point), "--wait", timeout=timeout)
+
+    def kill(self, *pids: int) -> None:
+        """Kill processes of this host and wait until they are gone."""
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not any(alive(pid) for pid in pids), 20)
+
+    def log_tail(self) -> str:
+        """The end of the daemon's log, for a failed assertion."""
+        logs = sorted(self.state.glob("*/daemon.log"))
+        return "\n".join(log.read_text(errors="replace")[-3000:] for log in logs)
+
+    def working_copy(self) -> Path:
+        """The directory with this host's own files."""
+        (found,) = self.state.glob("*/sessions")
+        return found
+
+    def clean_up(self) -> None:
+        """Leave nothing mounted and nothing running, whatever happened."""
+        subprocess.run(["umount", "-l", str(self.mount_point)], capture_output=True, check=False)
+        for lock in self.state.glob("*/lock"):
+            text = lock.read_text().strip().split()
+            if text and text[0].isdigit():
+                self._pids.add(int(text[0]))
+        deadline = time.monotonic() + 15
+        while any(alive(pid) for pid in self._pids) and time.monotonic() < deadline:
+            for pid in self._pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (one that nobody reaped yet does not)."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, step: float = 0.05) -> None:
+    """Wait for a condition, or fail."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"still not so after {seconds} s"
+        time.sleep(step)
+
+
+class Bucket:
+    """A bucket seen by a client that is not ours.
+
+    Args:
+        url: A store URL of an S3 server on loopback.
+        access_key: Its key.
+        secret_key: Its secret.
+    """
+
+    def __init__(self, url: str, access_key: str, secret_key: str) -> None:
+        parts = urllib.parse.urlsplit(url)
+        endpoint = urllib.parse.urlsplit(urllib.parse.parse_qs(parts.query)["endpoint"][0])
+        self.name = parts.netloc
+        self.client = Minio(
+            endpoint=endpoint.netloc,
+            access_key=access_key,
+            secret_key=secret_key,
+            secure=False,
+            region="us-east-1",
+        )
+
+    def listed(self, prefix: str = "") -> set[str]:
+        """Every key below a prefix."""
+        found = self.client.list_objects(self.name, prefix=prefix, recursive=True)
+        return {str(item.object_name) for item in found}
+
+    def read(self, key: str) -> bytes:
+        """An object's bytes."""
+        response = self.client.get_object(self.name, key)
+        try:
+            return bytes(response.read())
+        finally:
+            response.close()
+            response.release_conn()
+
+    def metadata(self, key: str) -> dict[str, str]:
+        """An object's user metadata."""
+        found = self.client.stat_object(self.name, key).metadata or {}
+        return {
+            name.lower().removeprefix("x-amz-meta-"): value
+            for name, value in found.items()
+            if name.lower().startswith("x-amz-meta-")
+        }
+
+    def size_or_zero(self, key: str) -> int:
+        """An object's length, 0 while there is none."""
+        try:
+            return self.size(key)
+        except S3Error:
+            return 0
+
+    def size(self, key: str) -> int:
+        """An object's length."""
+        return int(self.client.stat_object(self.name, key).size or 0)
+
+    def write(self, key: str, body: bytes, metadata: dict[str, str] | None = None) -> None:
+        """Put an object, as another tool would."""
+        self.client.put_object(self.name, key, io.BytesIO(body), len(body), metadata=dict(metadata or {}))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a program sees of one path."""
+
+    mode: int
+    size: int
+    sha256: str
+    target: str
+    mtime_ns: int
+    uid: int
+    gid: int
+    xattrs: tuple[tuple[str, bytes], ...]
+    link_group: tuple[bytes, ...]
+
+
+def tree(root: Path, *, times: bool = True) -> dict[bytes, Seen]:
+    """Everything below a directory, the directory itself included.
+
+    Args:
+        root: A directory.
+        times: False leaves modification times out.
+    """
+    links: dict[int, list[bytes]] = {}
+    statuses: list[tuple[bytes, os.stat_result]] = []
+    base = os.fsencode(root)
+    for path in walk(base):
+        status = os.lstat(path)
+        inner = path[len(base) + 1 :]
+        statuses.append((inner, status))
+        if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+            links.setdefault(status.st_ino, []).append(inner)
+    found: dict[bytes, Seen] = {}
+    for inner, status in statuses:
+        path = base + b"/" + inner if inner else base
+        is_file, is_link = stat.S_ISREG(status.st_mode), stat.S_ISLNK(status.st_mode)
+        found[inner] = Seen(
+            mode=status.st_mode,
+            size=status.st_size if is_file else 0,
+            sha256=digest(path) if is_file else "",
+            target=os.fsdecode(os.readlink(path)) if is_link else "",
+            mtime_ns=status.st_mtime_ns if times and not is_link else 0,
+            uid=status.st_uid,
+            gid=status.st_gid,
+            xattrs=() if is_link else tuple((n, os.getxattr(path, n)) for n in sorted(os.listxattr(path))),
+            link_group=tuple(sorted(links.get(status.st_ino, []))),
+        )
+    return found
+
+
+def walk(directory: bytes) -> Iterator[bytes]:
+    """A directory and everything below it."""
+    yield directory
+    for entry in sorted(os.scandir(directory), key=lambda found: found.name):
+        if entry.is_dir(follow_symlinks=False):
+            yield from walk(entry.path)
+        else:
+            yield entry.path
+
+
+def digest(path: bytes) -> str:
+    """sha256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def differences(first: dict[bytes, Seen], second: dict[bytes, Seen]) -> list[str]:
+    """What differs between two trees, as text for an assertion."""
+    lines = [f"only in the first: {path!r}" for path in sorted(first.keys() - second.keys())]
+    lines += [f"only in the second: {path!r}" for path in sorted(second.keys() - first.keys())]
+    lines += [
+        f"{path!r}: {first[path]} != {second[path]}"
+        for path in sorted(first.keys() & second.keys())
+        if first[path] != second[path]
+    ]
+    return lines

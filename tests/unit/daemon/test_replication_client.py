@@ -1,0 +1,214 @@
+"""Calls to a replication process that answers, dies, is started again, or stays silent."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from sessionfs.daemon.replication_client import ReplicationClient
+from sessionfs.formats.intent_records import Operation
+from sessionfs.formats.link_messages import (
+    AnyMessage,
+    Describe,
+    Description,
+    Done,
+    Drain,
+    Drained,
+    Entry,
+    Fetch,
+    Fetched,
+    GetStatus,
+    LogGrew,
+    SessionStatus,
+    Status,
+)
+from sessionfs.model.clock import SystemClock
+from sessionfs.model.errors import CorruptDataError, UnavailableError
+from sessionfs.replication.link import Handler, Link
+from sessionfs.working_copy.intent_log import IntentLog
+
+from .fake_mount import until
+
+ENTRY = Entry(b"a", 7, True, 0o100644, 0, 0, 3, 0)  # noqa: FBT003 - positional record
+
+
+def status(degraded: str = "") -> Status:
+    session = SessionStatus("s", "", True, "owed", 1, 2, 0.5, 3, "", 0)  # noqa: FBT003 - positional record
+    return Status([session], degraded, 1, 2, 0, 0, {})
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> IntentLog:
+    return IntentLog(str(tmp_path / "intent.log"), boot_id="boot", clock=SystemClock())
+
+
+@asynccontextmanager
+async def process(client: ReplicationClient, handler: Handler) -> AsyncIterator[Link]:
+    """A replication process of this handler, attached; it dies at the end."""
+    here, there = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in socket.socketpair())
+
+    async def no_requests(_message: AnyMessage) -> AnyMessage:
+        return Done()
+
+    ours, theirs = Link(here, no_requests), Link(there, handler)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ours.serve)
+        nursery.start_soon(theirs.serve)
+        client.attach(ours)
+        try:
+            yield theirs
+        finally:
+            client.detach("died")
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_request_names_the_log_position_of_its_moment(log: IntentLog) -> None:
+    positions: list[int] = []
+
+    async def answer(message: AnyMessage) -> AnyMessage:
+        if isinstance(message, Describe):
+            positions.append(message.log_position)
+            return Description(state="clean")
+        return Done()
+
+    client = ReplicationClient(log, timeout_seconds=5)
+    async with process(client, answer):
+        await client.describe(7)
+        log.note(Operation.MKDIR, number=7)
+        await client.describe(7)
+    assert positions == sorted(positions)
+    assert positions[1] == log.position > positions[0]
+
+
+async def test_growth_is_told_without_a_call_and_not_for_every_record(log: IntentLog) -> None:
+    told: list[int] = []
+
+    async def answer(message: AnyMessage) -> AnyMessage:
+        assert isinstance(message, LogGrew)
+        told.append(message.log_position)
+        return Done()
+
+    client = ReplicationClient(log, timeout_seconds=5)
+    async with process(client, answer), trio.open_nursery() as nursery:
+        nursery.start_soon(client.run)
+        for _ in range(500):
+            log.note(Operation.MKDIR, number=7)
+        await until(lambda: told and told[-1] == log.position)
+        nursery.cancel_scope.cancel()
+    assert len(told) <= 3
+
+
+async def test_a_call_during_a_restart_goes_to_the_next_process(log: IntentLog) -> None:
+    died = trio.Event()
+    answers: list[str] = []
+
+    async def dies(message: AnyMessage) -> AnyMessage:
+        if isinstance(message, Describe):
+            died.set()
+            await trio.sleep_forever()
+        return Done()
+
+    async def lives(message: AnyMessage) -> AnyMessage:
+        return Description(state="clean") if isinstance(message, Describe) else Done()
+
+    client = ReplicationClient(log, timeout_seconds=5)
+
+    async def ask() -> None:
+        answers.append((await client.describe(7)).state)
+
+    async with trio.open_nursery() as nursery:
+        async with process(client, dies):
+            nursery.start_soon(ask)
+            await died.wait()
+        assert client.trouble == "died"
+        async with process(client, lives):
+            await until(lambda: answers)
+    assert answers == ["clean"]
+
+
+async def test_a_call_to_no_process_ends_in_time_with_the_reason(log: IntentLog) -> None:
+    client = ReplicationClient(log, timeout_seconds=0.05)
+    client.detach("it died five times")
+    with pytest.raises(UnavailableError, match="it died five times"):
+        await client.describe(7)
+
+
+async def test_a_process_that_stays_silent_is_unavailable_in_time(log: IntentLog) -> None:
+    async def silent(_message: AnyMessage) -> AnyMessage:
+        await trio.sleep(60)
+        return Done()
+
+    client = ReplicationClient(log, timeout_seconds=0.1)
+    async with process(client, silent):
+        with pytest.raises(UnavailableError, match="no answer from the store within"):
+            await client.describe(7)
+
+
+async def test_a_long_transfer_goes_on_while_the_store_answers(log: IntentLog) -> None:
+    async def slow(message: AnyMessage) -> AnyMessage:
+        if isinstance(message, Fetch):
+            await trio.sleep(0.5)
+            return Fetched("x", ENTRY)
+        return status() if isinstance(message, GetStatus) else Done()
+
+    client = ReplicationClient(log, timeout_seconds=0.1)
+    async with process(client, slow):
+        assert (await client.fetch(7)).staged == "x"
+
+
+async def test_a_transfer_from_a_store_that_does_not_answer_ends_in_time(log: IntentLog) -> None:
+    async def slow(message: AnyMessage) -> AnyMessage:
+        if isinstance(message, Fetch):
+            await trio.sleep(60)
+        return status("no route") if isinstance(message, GetStatus) else Done()
+
+    client = ReplicationClient(log, timeout_seconds=0.2)
+    async with process(client, slow):
+        with trio.fail_after(5), pytest.raises(UnavailableError):
+            await client.fetch(7)
+
+
+async def test_an_error_of_the_store_is_raised_as_it_is(log: IntentLog) -> None:
+    async def corrupt(message: AnyMessage) -> AnyMessage:
+        if isinstance(message, Fetch):
+            raise CorruptDataError("s/a does not verify")
+        return Done()
+
+    client = ReplicationClient(log, timeout_seconds=5)
+    async with process(client, corrupt):
+        with pytest.raises(CorruptDataError, match="s/a does not verify"):
+            await client.fetch(7)
+
+
+async def test_the_status_of_one_session_is_json_for_its_file(log: IntentLog) -> None:
+    async def answer(message: AnyMessage) -> AnyMessage:
+        return status("slow") if isinstance(message, GetStatus) else Done()
+
+    client = ReplicationClient(log, timeout_seconds=5)
+    async with process(client, answer):
+        shown = json.loads(await client.session_status("s"))
+        unknown = json.loads(await client.session_status("t"))
+    assert (shown["id"], shown["owed_files"], shown["degraded"]) == ("s", 1, "slow")
+    assert unknown == {"id": "t", "degraded": "slow"}
+
+
+async def test_a_drain_may_only_look(log: IntentLog) -> None:
+    async def answer(message: AnyMessage) -> AnyMessage:
+        if isinstance(message, Drain):
+            return Drained(1, 2, ["s/a"], "") if message.seconds == 0 else Drained(0, 0, [], "")
+        return Done()
+
+    client = ReplicationClient(log, timeout_seconds=5)
+    async with process(client, answer):
+        assert (await client.drain(0)).owed_files == 1
+        assert (await client.drain(1)).owed_files == 0
+
+
+async def test_stopping_a_process_that_is_gone_is_no_error(log: IntentLog) -> None:
+    await ReplicationClient(log, timeout_seconds=5).stop()

@@ -1,0 +1,298 @@
+"""Operations of the log become the journal's tree and the keys to look at."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sessionfs.formats.intent_records import Operation
+from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER
+from sessionfs.model.clock import SystemClock
+from sessionfs.working_copy.exclusions import Exclusions
+from sessionfs.working_copy.intent_log import INTERRUPTED, IntentLog, IntentLogReader
+from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
+from sessionfs.working_copy.record_application import RecordApplication
+from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
+
+
+class Host:
+    """A working copy, its log and its journal, as the daemon and the replication process use them."""
+
+    def __init__(self, root: Path) -> None:
+        self.layout = StateLayout(str(root))
+        self.layout.create()
+        self.log = IntentLog(self.layout.intent_log, boot_id="b" * 36, clock=SystemClock())
+        self.reader = IntentLogReader(self.layout.intent_log)
+        self.journal = UploadJournal(self.layout.journal, clock=SystemClock())
+        self.deleted: list[str] = []
+        self.application = RecordApplication(
+            self.journal,
+            self.layout,
+            exclusions=Exclusions(("*.tmp", "build/**")),
+            on_delete=lambda _session, key: self.deleted.append(key),
+        )
+        self.position = 0
+        self.session = self.make(Operation.MKDIR, ROOT_NUMBER, "s", "s")
+
+    def path(self, inside: str) -> Path:
+        return Path(self.layout.sessions) / inside
+
+    def make(self, operation: Operation, parent: int, name: str, path: str) -> int:
+        sequence = self.log.begin(operation, parent=parent, name=name.encode(), mode=stat.S_IFREG | 0o644)
+        target = self.path(path)
+        if operation == Operation.MKDIR:
+            target.mkdir()
+        elif operation == Operation.SYMLINK:
+            target.symlink_to("target")
+        else:
+            target.write_bytes(b"")
+        number = target.lstat().st_ino
+        self.log.finish(sequence, number=number)
+        return number
+
+    def apply(self) -> None:
+        batch = self.reader.read(self.position)
+        self.application.apply(batch.operations, batch.position)
+        self.position = batch.position
+
+    def owed(self) -> set[str]:
+        return {row.key.removeprefix("sessions/s/") for row in self.journal.all_work()}
+
+    def settle(self) -> None:
+        """Pretend that everything reached the bucket."""
+        self.apply()
+        for row in self.journal.all_work():
+            wanted = self.journal.wanted(row.key)
+            if wanted is None:
+                self.journal.drop_object(row.key)
+            else:
+                known = KnownObject(row.key, wanted.node.number, "t", "w", "", 0, 0, 0, 0, 0, "")
+                self.journal.put_object(known)
+            self.journal.finish_work(row.key, row.version)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path / "state")
+    made.settle()
+    yield made
+    made.journal.close()
+    made.log.close()
+
+
+def test_a_new_file_and_its_directory_are_owed(host: Host) -> None:
+    number = host.make(Operation.CREATE, host.session, "f", "s/f")
+    host.apply()
+    assert host.owed() == {"f", ""}
+    wanted = host.journal.wanted("sessions/s/f")
+    assert wanted is not None
+    assert wanted.node.number == number
+
+
+def test_a_session_made_here_is_known_and_written(host: Host) -> None:
+    row = host.journal.session("s")
+    assert row is not None
+    assert (row.known, row.written, row.root) == (True, True, host.session)
+
+
+def test_a_file_made_and_removed_leaves_only_keys_to_look_at(host: Host) -> None:
+    number = host.make(Operation.CREATE, host.session, "f", "s/f")
+    host.log.finish(host.log.begin(Operation.UNLINK, number=number, parent=host.session, name=b"f"))
+    host.path("s/f").unlink()
+    host.apply()
+    assert host.journal.wanted("sessions/s/f") is None
+    assert host.journal.node(number) is None
+    assert host.deleted == []
+
+
+def test_a_removed_file_that_the_bucket_has_is_counted_by_the_brake(host: Host) -> None:
+    number = host.make(Operation.CREATE, host.session, "f", "s/f")
+    host.settle()
+    host.log.finish(host.log.begin(Operation.UNLINK, number=number, parent=host.session, name=b"f"))
+    host.apply()
+    assert host.deleted == ["sessions/s/f"]
+
+
+def test_a_renamed_directory_owes_every_old_and_new_key(host: Host) -> None:
+    directory = host.make(Operation.MKDIR, host.session, "a", "s/a")
+    host.make(Operation.CREATE, directory, "f", "s/a/f")
+    host.settle()
+    sequence = host.log.begin(
+        Operation.RENAME, number=directory, parent=host.session, name=b"a", new_parent=host.session, new_name=b"b"
+    )  # fmt: skip
+    host.path("s/a").rename(host.path("s/b"))
+    host.log.finish(sequence)
+    host.apply()
+    assert host.owed() == {"", "a/", "a/f", "b/", "b/f"}
+    assert host.journal.resolve("s", b"b/f") is not None
+    assert host.journal.resolve("s", b"a") is None
+
+
+def test_a_rename_over_a_file_forgets_the_victim(host: Host) -> None:
+    old = host.make(Operation.CREATE, host.session, "old", "s/old")
+    new = host.make(Operation.CREATE, host.session, "new", "s/new")
+    host.settle()
+    sequence = host.log.begin(
+        Operation.RENAME, number=new, parent=host.session, name=b"new", new_parent=host.session, new_name=b"old",
+        replaced=old,
+    )  # fmt: skip
+    host.path("s/new").rename(host.path("s/old"))
+    host.log.finish(sequence)
+    host.apply()
+    assert host.journal.resolve("s", b"old") == new
+    assert host.journal.node(old) is None
+
+
+def test_an_exchange_swaps_and_owes_both(host: Host) -> None:
+    first = host.make(Operation.CREATE, host.session, "a", "s/a")
+    second = host.make(Operation.CREATE, host.session, "b", "s/b")
+    host.settle()
+    host.log.finish(
+        host.log.begin(
+            Operation.EXCHANGE, number=first, parent=host.session, name=b"a", new_parent=host.session, new_name=b"b",
+            replaced=second,
+        )  # fmt: skip
+    )
+    host.apply()
+    assert (host.journal.resolve("s", b"a"), host.journal.resolve("s", b"b")) == (second, first)
+    assert {"a", "b"} <= host.owed()
+
+
+def test_a_hard_link_is_one_inode_under_two_keys(host: Host) -> None:
+    number = host.make(Operation.CREATE, host.session, "a", "s/a")
+    host.settle()
+    host.log.finish(host.log.begin(Operation.LINK, number=number, new_parent=host.session, new_name=b"b"))
+    host.settle()
+    host.log.note(Operation.WRITTEN, number=number)
+    host.apply()
+    assert host.owed() == {"a", "b"}
+    host.log.finish(host.log.begin(Operation.UNLINK, number=number, parent=host.session, name=b"a"))
+    host.apply()
+    assert host.journal.node(number) is not None
+
+
+def test_attributes_of_a_file_that_is_elsewhere_change_in_the_journal(host: Host) -> None:
+    number = FIRST_REMOTE_NUMBER + 5
+    host.journal.put_node(number, mode=stat.S_IFREG | 0o600, present=False)
+    host.journal.link(host.session, b"far", number)
+    host.log.finish(host.log.begin(Operation.SETATTR, number=number, mode=0o755, mtime_ns=-5))
+    host.apply()
+    node = host.journal.node(number)
+    assert node is not None
+    assert (node.mode, node.mtime_ns) == (stat.S_IFREG | 0o755, -5)
+    assert host.owed() == {"far"}
+
+
+def test_excluded_names_are_never_owed(host: Host) -> None:
+    host.make(Operation.CREATE, host.session, "x.tmp", "s/x.tmp")
+    directory = host.make(Operation.MKDIR, host.session, "build", "s/build")
+    host.make(Operation.CREATE, directory, "o", "s/build/o")
+    host.apply()
+    assert host.owed() == {"", "build/"}
+
+
+def test_a_write_to_a_databases_log_owes_the_database(host: Host) -> None:
+    host.make(Operation.CREATE, host.session, "x.db", "s/x.db")
+    wal = host.make(Operation.CREATE, host.session, "x.db-wal", "s/x.db-wal")
+    host.settle()
+    host.log.note(Operation.WRITTEN, number=wal)
+    host.apply()
+    assert "x.db" in host.owed()
+
+
+def test_a_failed_operation_changes_nothing(host: Host) -> None:
+    number = host.make(Operation.CREATE, host.session, "f", "s/f")
+    host.settle()
+    host.log.finish(host.log.begin(Operation.UNLINK, number=number, parent=host.session, name=b"f"), errno=13)
+    host.apply()
+    assert host.owed() == set()
+    assert host.journal.resolve("s", b"f") == number
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("operation", [Operation.CREATE, Operation.UNLINK, Operation.RENAME])
+def test_an_operation_cut_short_is_what_the_disk_shows(host: Host, operation: Operation, applied: bool) -> None:
+    number = host.make(Operation.CREATE, host.session, "f", "s/f")
+    host.settle()
+    if operation == Operation.CREATE:
+        sequence = host.log.begin(operation, parent=host.session, name=b"g")
+        if applied:
+            host.path("s/g").write_bytes(b"")
+    elif operation == Operation.UNLINK:
+        sequence = host.log.begin(operation, number=number, parent=host.session, name=b"f")
+        if applied:
+            host.path("s/f").unlink()
+    else:
+        sequence = host.log.begin(
+            operation, number=number, parent=host.session, name=b"f", new_parent=host.session, new_name=b"g"
+        )
+        if applied:
+            host.path("s/f").rename(host.path("s/g"))
+    host.log.finish(sequence, errno=INTERRUPTED)
+    host.apply()
+    on_disk = set(os.listdir(host.path("s")))
+    assert {name.decode() for name, _ in host.journal.children(host.session)} == on_disk
+
+
+def test_an_unlink_of_bytes_elsewhere_cut_short_counts_as_done(host: Host) -> None:
+    number = FIRST_REMOTE_NUMBER + 9
+    host.journal.put_node(number, mode=stat.S_IFREG | 0o600, present=False)
+    host.journal.link(host.session, b"far", number)
+    sequence = host.log.begin(Operation.UNLINK, number=number, parent=host.session, name=b"far")
+    host.log.finish(sequence, errno=INTERRUPTED)
+    host.apply()
+    assert host.journal.resolve("s", b"far") is None
+
+
+def test_a_new_daemon_owes_what_the_dead_one_had_open(host: Host) -> None:
+    number = host.make(Operation.CREATE, host.session, "f", "s/f")
+    host.log.note(Operation.OPEN_WRITE, number=number)
+    host.settle()
+    host.log.note(Operation.STARTED, number=0)
+    host.apply()
+    assert host.owed() == {"f"}
+    node = host.journal.node(number)
+    assert node is not None
+    assert node.writers == 0
+
+
+def test_a_fetched_file_is_present_and_clean(host: Host) -> None:
+    number = FIRST_REMOTE_NUMBER + 1
+    host.journal.put_node(number, mode=stat.S_IFREG | 0o600, present=False, size_bytes=3, mtime_ns=7, sha256="a" * 64)
+    host.journal.link(host.session, b"far", number)
+    host.path("s/far").write_bytes(b"abc")
+    os.utime(host.path("s/far"), ns=(7, 7))
+    host.log.note(Operation.FETCHED, number=number)
+    host.apply()
+    node = host.journal.node(number)
+    assert node is not None
+    assert node.present
+    assert node.clean_identity[:2] == (3, 7)
+    host.path("s/far").unlink()
+    host.log.note(Operation.EVICTED, number=number)
+    host.apply()
+    node = host.journal.node(number)
+    assert node is not None
+    assert not node.present
+    assert [entry.number for entry in host.journal.remote_entries(host.session)] == [number]
+
+
+def test_applying_the_same_log_again_ends_in_the_same_tree(host: Host) -> None:
+    a = host.make(Operation.CREATE, host.session, "a", "s/a")
+    host.log.finish(
+        host.log.begin(
+            Operation.RENAME, number=a, parent=host.session, name=b"a", new_parent=host.session, new_name=b"b"
+        )
+    )
+    host.path("s/a").rename(host.path("s/b"))
+    host.make(Operation.CREATE, host.session, "a", "s/a")
+    start = host.position
+    host.apply()
+    once = host.journal.children(host.session)
+    host.position = start
+    host.apply()
+    assert host.journal.children(host.session) == once
