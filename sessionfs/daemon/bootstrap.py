@@ -40,7 +40,6 @@ _FILES_OF_A_START = (
     "control.sock",
     "daemon.log",
 )
-_DIRECTORIES_OF_A_START = ("sessions", "staging", "trash")
 _log = structlog.get_logger("sessionfs.daemon")
 
 Report = Callable[[Ready], None]
@@ -163,15 +162,24 @@ def _state_directory(layout: StateLayout) -> Iterator[Callable[[], None]]:
 
 
 def _remove_fresh(layout: StateLayout, made: list[str]) -> None:
-    """Remove a state directory that holds nothing but the files of a start; anything else in it stays, and it too."""
-    if any(os.listdir(os.path.join(layout.root, name)) for name in _DIRECTORIES_OF_A_START):
+    """Remove a state directory that holds nothing but the files of a start; else all of it stays."""
+    entries = list(os.scandir(layout.root))
+    if not all(_is_of_a_start(entry) for entry in entries):
         return
-    for name in _FILES_OF_A_START:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(layout.root, name))
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            os.rmdir(entry.path)
+        else:
+            os.unlink(entry.path)
     with contextlib.suppress(OSError):
-        for path in [*(os.path.join(layout.root, name) for name in _DIRECTORIES_OF_A_START), *made]:
+        for path in made:
             os.rmdir(path)
+
+
+def _is_of_a_start(entry: os.DirEntry[str]) -> bool:
+    if entry.is_dir(follow_symlinks=False):
+        return not os.listdir(entry.path)
+    return entry.name in _FILES_OF_A_START
 
 
 def _empty(directory: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import trio
 
+from sessionfs.daemon.checks.mount_points import current_mount_point, mounted_at
 from sessionfs.daemon.control.protocol import usable_socket_path
 from sessionfs.daemon.control.server import ControlServer
 from sessionfs.daemon.mount_request import MountRequest, ReplicationRequest
@@ -85,17 +86,19 @@ class Composition:
             handler=RequestsOfReplication(core, self._log).handle,
             clock=self._clock,
         )
-        shutdown = Shutdown(
-            core,
-            client,
-            mount_point=self._request.mount_point,
-            on_unmounted=lock.ending,
-        )
         warnings = (f"the store does not answer, and uploads wait: {degraded}",) if degraded else ()
         mount_point = self._request.mount_point
         device_before = os.stat(mount_point).st_dev
         engine = Pyfuse3Engine()
         engine.mount(core, mount_point, set(self._options))
+        mounted = mounted_at(mount_point)
+        device = mounted.device if mounted else ""
+        shutdown = Shutdown(
+            core,
+            client,
+            mount_point=lambda: current_mount_point(mount_point, device),
+            on_unmounted=lock.ending,
+        )
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(serve_replication, keeper, client, child)

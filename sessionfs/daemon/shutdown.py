@@ -51,7 +51,7 @@ class Shutdown:
     Args:
         gate: Refuses new writers.
         client: Brings files away.
-        mount_point: Absolute path.
+        mount_point: Gives the absolute path of the mount, which may move.
         on_unmounted: Called when the mount is gone.
     """
 
@@ -60,7 +60,7 @@ class Shutdown:
         gate: WriterGate,
         client: ReplicationClient,
         *,
-        mount_point: str,
+        mount_point: Callable[[], str],
         on_unmounted: Callable[[], None],
     ) -> None:
         self._gate = gate
@@ -110,7 +110,7 @@ class Shutdown:
             MountError: Something uses it, and `force` is false.
         """
         if self.active:
-            raise ConflictError(f"{self._mount_point} is being unmounted already")
+            raise ConflictError(f"{self._mount_point()} is being unmounted already")
         async with self._one:
             self._deadline = math.inf if timeout_seconds is None else trio.current_time() + timeout_seconds
             self._gate.block_writers("the mount is being ended")
@@ -207,16 +207,17 @@ class Shutdown:
         return problem
 
     async def _unmount(self, *, force: bool) -> None:
+        mount_point = self._mount_point()
         for attempt in range(_BUSY_TRIES):
-            if await trio.to_thread.run_sync(_unmount_plainly, self._mount_point):
+            if await trio.to_thread.run_sync(_unmount_plainly, mount_point):
                 self._note_unmounted()
                 return
             if attempt < _BUSY_TRIES - 1:
                 await trio.sleep(0.1)
         if not force:
-            raise await trio.to_thread.run_sync(busy_error, self._mount_point)
-        _log.warning("mount is in use and is detached", mount_point=self._mount_point)
-        await trio.to_thread.run_sync(_unmount_lazily, self._mount_point)
+            raise await trio.to_thread.run_sync(busy_error, mount_point)
+        _log.warning("mount is in use and is detached", mount_point=mount_point)
+        await trio.to_thread.run_sync(_unmount_lazily, mount_point)
         self._note_unmounted()
 
     def _note_unmounted(self) -> None:

@@ -17,11 +17,10 @@ from sessionfs.filesystem.sessions_root import SessionsRoot
 from sessionfs.filesystem.volume import Volume
 from sessionfs.formats.intent_records import Operation
 from sessionfs.formats.link_messages import Evict, ImageGrant
+from sessionfs.model.errors import NotFoundError
 from sessionfs.working_copy.writers import has_writer
 
 WRITTEN_INTERVAL_SECONDS = 0.5
-UNKNOWN_SIZE_BYTES = -1
-"""Size in an `ImageGrant` of a file that the kernel does not know: nobody has it open, its own stat tells."""
 
 _FOR_EXECUTION = 0x20
 """The kernel's FMODE_EXEC in the flags of an open by execve(2)."""
@@ -319,26 +318,35 @@ class Data:
     # --- for the replication process
 
     def begin_image(self, number: int) -> ImageGrant:
-        """Say how a file stands between two writes, and count changes below its end from now on."""
+        """Say how a file stands between two writes, and count changes below its end from now on.
+
+        Raises:
+            NotFoundError: The kernel does not know the file, so nobody has it open: its own stat tells.
+        """
+        grant = self._grant(number)
         self._volume.images.setdefault(number, 0)
-        return self._grant(number)
+        return grant
 
     def end_image(self, number: int) -> ImageGrant:
-        """Say how it stands now, and stop counting."""
-        grant = self._grant(number)
-        self._volume.images.pop(number, None)
-        return grant
+        """Say how it stands now, and stop counting.
+
+        Raises:
+            NotFoundError: The kernel has forgotten the file since, and changes may have gone uncounted.
+        """
+        try:
+            return self._grant(number)
+        finally:
+            self._volume.images.pop(number, None)
 
     def _grant(self, number: int) -> ImageGrant:
         node = self._table.by_number.get(number)
-        rewrites = self._volume.images.get(number, 0)
         if node is None or node.entry is not None:
-            return ImageGrant(UNKNOWN_SIZE_BYTES, rewrites, 0)
+            raise NotFoundError(f"file {number} is not open here")
         try:
             size_bytes = self._table.status(node).st_size
         except OSError:
-            size_bytes = UNKNOWN_SIZE_BYTES
-        return ImageGrant(size_bytes, rewrites, node.writers)
+            raise NotFoundError(f"file {number} is not here any more") from None
+        return ImageGrant(size_bytes, self._volume.images.get(number, 0), node.writers)
 
     def evict(self, message: Evict, path: bytes = b"") -> bool:
         """Remove a clean file's bytes from the working copy.

@@ -20,7 +20,7 @@ import trio
 from sessionfs.filesystem.inodes import Directory, Node, Session, failure
 from sessionfs.filesystem.volume import Volume
 from sessionfs.formats.intent_records import Operation
-from sessionfs.formats.link_messages import Entry, Fetched
+from sessionfs.formats.link_messages import Entry, Fetched, SessionRefreshed
 from sessionfs.model.errors import SessionFSError
 
 _log = structlog.get_logger(__name__)
@@ -78,12 +78,12 @@ class Loading:
         """Return when a directory's names are known and, in a foreign session, young enough."""
         session = directory.session
         if session is not None and self._volume.is_due(session):
-            await self._once(("session", session.id), lambda: self._refresh(session))
+            await self.once(("session", session.id), lambda: self._refresh(session))
         while not directory.loaded:
             if not directory.places and not self._table.is_session_root(directory):
                 directory.loaded = True
                 return
-            await self._once(("directory", directory.number), lambda: self._load(directory))
+            await self.once(("directory", directory.number), lambda: self._load(directory))
 
     async def bring(self, node: Node) -> None:
         """Return when a file's bytes are in the working copy.
@@ -95,9 +95,15 @@ class Loading:
         while node.entry is not None:
             if not node.places:
                 raise failure(errno.ESTALE)
-            await self._once(("file", node.number), lambda: self._fetch(node))
+            await self.once(("file", node.number), lambda: self._fetch(node))
 
-    async def _once(self, key: tuple[str, int | str], work: Callable[[], Awaitable[None]]) -> None:
+    async def once(self, key: tuple[str, int | str], work: Callable[[], Awaitable[None]]) -> None:
+        """Do something that waits, or wait for whoever does it already.
+
+        Raises:
+            OSError: EIO after ``fetch_timeout_seconds``.
+            SessionFSError: What the work raised.
+        """
         flight = self._flights.get(key)
         if flight is not None:
             await flight.done.wait()
@@ -127,15 +133,15 @@ class Loading:
 
     async def _refresh(self, session: Session) -> None:
         volume = self._volume
-        try:
-            news = await volume.remote.refresh_session(session.id)
-        except SessionFSError as problem:
-            # What is known stays shown while the store does not answer; the lag holds while it does.
-            _log.warning("session.refresh_failed", session_id=session.id, reason=problem.message)
-            session.refreshed_seconds = volume.clock.elapsed_seconds()
-            return
+        news: SessionRefreshed | None = None
+        # What is known stays shown while the store does not answer; the lag holds while it does.
+        with trio.move_on_after(volume.settings.foreign_lag_seconds):
+            try:
+                news = await volume.remote.refresh_session(session.id)
+            except SessionFSError as problem:
+                _log.warning("session.refresh_failed", session_id=session.id, reason=problem.message)
         session.refreshed_seconds = volume.clock.elapsed_seconds()
-        if not session.foreign:
+        if news is None or not session.foreign:
             return
         session.foreign = news.foreign
         if not news.directories and not news.files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -71,18 +72,20 @@ class SessionsRoot:
         return shown
 
     async def _open(self, name: bytes) -> Attributes:
+        await self._loading.once(("session", name.decode()), lambda: self._ask(name))
+        session = self.sessions.get(name)
+        return self._volume.absent(self._table.root) if session is None else self._root_of(session, name)
+
+    async def _ask(self, name: bytes) -> None:
         identifier = name.decode()
         found = await self._volume.remote.open_session(identifier)
-        known = self.sessions.get(name)
-        if known is not None:
-            return self._root_of(known, name)
-        if not found.exists or found.root is None:
-            return self._volume.absent(self._table.root)
+        if name in self.sessions or not found.exists or found.root is None:
+            return
         self._make_root(name, found.root)
         now = self._volume.clock.elapsed_seconds()
-        session = Session(identifier, found.root.number, foreign=found.foreign, refreshed_seconds=now)
-        self.sessions[name] = session
-        return self._root_of(session, name)
+        self.sessions[name] = Session(
+            identifier, found.root.number, foreign=found.foreign, refreshed_seconds=now
+        )
 
     def _make_root(self, name: bytes, root: Entry) -> None:
         """Make the root directory of a session of the bucket."""
@@ -131,11 +134,10 @@ class SessionsRoot:
             raise failure(errno.EINVAL) from None
         if not self._is_shown(name):
             raise failure(errno.EPERM)
-        try:
-            known = (await volume.remote.open_session(identifier)).exists
-        except UnavailableError:
-            known = False  # the name is settled when the store answers again
-        if known or name in self.sessions:
+        # The name is settled later when the store does not answer now.
+        with contextlib.suppress(UnavailableError):
+            await self._loading.once(("session", identifier), lambda: self._ask(name))
+        if name in self.sessions:
             raise failure(errno.EEXIST)
         volume.require(caller, self._table.root, WRITE | SEARCH)
         return self._make(identifier, name, mode, caller)

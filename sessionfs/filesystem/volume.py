@@ -129,6 +129,7 @@ class Volume:
         self.handles: dict[int, Handle] = {}
         self.notifier: Notifier = NoNotifier()
         self.as_root = os.geteuid() == 0
+        self._owner = (os.geteuid(), os.getegid())
         self.images: dict[int, int] = {}
         self.refusal = "the mount is read-only" if settings.read_only else ""
         self._owed_records: deque[tuple[Operation | None, int, int, int]] = deque()
@@ -279,9 +280,11 @@ class Volume:
         """Give the attributes of something whose bytes are not here."""
         timeout = self._long if session is not None and not session.foreign else self._short
         links = 0 if unlinked else entry.nlink
+        # A daemon that is not root cannot give files away: they are its user's once they are here, so they are before.
+        uid, gid = (entry.uid, entry.gid) if self.as_root else self._owner
         size, changed = entry.size_bytes, entry.mtime_ns
         return Attributes(
-            number, entry.mode, links, entry.uid, entry.gid, 0, size, (size + 511) // 512, changed, changed, changed,
+            number, entry.mode, links, uid, gid, 0, size, (size + 511) // 512, changed, changed, changed,
             timeout, timeout,
         )  # fmt: skip
 

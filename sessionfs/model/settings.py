@@ -41,6 +41,7 @@ class FilesystemSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         default_permissions: Let the kernel check permissions instead of the Core.
         allow_other: Let other users see the mount.
         read_only: Refuse every change.
+        eager: Fetch a session whole before it is shown.
         sessions: Only these sessions are shown; empty for all.
     """
 
@@ -51,6 +52,7 @@ class FilesystemSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     default_permissions: bool = False
     allow_other: bool = False
     read_only: bool = False
+    eager: bool = False
     sessions: tuple[str, ...] = ()
 
 
@@ -107,7 +109,6 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         policy: What a failed commit means for programs.
         shutdown_budget_seconds: How long SIGTERM may take to bring owed files away.
         log_level: ``debug``, ``info``, ``warning`` or ``error``.
-        eager: Fetch a session whole before it is shown.
     """
 
     store: str = ""
@@ -115,7 +116,6 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     policy: Literal["degrade", "strict"] = "degrade"
     shutdown_budget_seconds: Seconds = 10.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    eager: bool = False
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -71,13 +71,17 @@ class GenerationEntries:
                 continue
             key = keys.live_key(row.id, path, is_directory=is_directory)
             known = self._journal.object(key) if key is not None else None
-            if known is None and key is not None and not is_directory:
+            kept = self._kept(row.id, node) if known is None and not is_directory else None
+            if known is None and kept is None and key is not None and not is_directory:
                 # It has a key and no object though nothing is owed: it never leaves this host.
                 continue
             group = 0
             if not is_directory and len(self._journal.names_of(number)) > 1:
                 group = groups.setdefault(number, len(groups) + 1)
-            noted.append((self._entry(path, node, known, group), node))
+            entry = self._entry(path, node, known, group)
+            if kept is not None:
+                entry = replace(entry, sha256=kept.sha256, size_bytes=kept.size_bytes)
+            noted.append((entry, node))
         return noted
 
     def _entry(self, path: bytes, node: Node, known: KnownObject | None, group: int) -> ManifestEntry:
@@ -86,8 +90,7 @@ class GenerationEntries:
             target=node.target, link_group=group,
         )  # fmt: skip
         if known is None:
-            kept = next((k for k in self._journal.objects_of(node.number) if not _is_live(k)), None)
-            return replace(base, sha256=kept.sha256, size_bytes=kept.size_bytes) if kept else base
+            return base
         return replace(
             base,
             # The object's own attributes go with its bytes, whatever happens on the disk meanwhile.
@@ -100,8 +103,16 @@ class GenerationEntries:
             token=known.token,
         )
 
+    def _kept(self, session: SessionId, node: Node) -> KnownObject | None:
+        """The object under a key of its content that holds a file's bytes."""
+        own = (known for known in self._journal.objects_of(node.number) if not _is_live(known))
+        found = next((known for known in own if known.sha256 in {"", node.sha256}), None)
+        if found is None and node.sha256:
+            return self._journal.object(keys.content_key(session, node.sha256))
+        return found
+
     async def finish(self, session: SessionId, noted: Noted) -> list[ManifestEntry]:
-        """Add what only the disk knows, and bring bytes that can have no live object to ``.objects/``.
+        """Add what only the disk knows, and bring bytes that no key can spell to ``.objects/``: nobody else does.
 
         Raises:
             UnavailableError, AccessError, OutcomeUnknownError, LocalDiskError: Bytes could not be stored there.
@@ -109,7 +120,8 @@ class GenerationEntries:
         base = os.path.join(os.fsencode(self._layout.sessions), session.encode())
         entries = await trio.to_thread.run_sync(_read_disk, base, noted)
         for index, (entry, node) in enumerate(zip(entries, (node for _, node in noted), strict=True)):
-            if stat.S_ISREG(entry.mode) and not entry.token and node.present:
+            untold = keys.live_key(session, entry.path, is_directory=False) is None
+            if stat.S_ISREG(entry.mode) and node.present and untold:
                 entries[index] = await self._store_content(
                     session, os.path.join(base, entry.path), entry, node
                 )
@@ -120,6 +132,8 @@ class GenerationEntries:
     ) -> ManifestEntry:
         size_bytes, sha256 = await trio.to_thread.run_sync(_measure, path)
         key = keys.content_key(session, sha256)
+        if self._journal.object(key) is not None:
+            return replace(entry, sha256=sha256, size_bytes=size_bytes)
         write_id = self._clock.unique_id()
         metadata = ObjectMetadata({"sessionfs-sha256": sha256, "sessionfs-write": write_id})
         # The key is the content: whoever wrote it, it is the same bytes.

@@ -31,13 +31,14 @@ from sessionfs.model.errors import (
 )
 from sessionfs.model.names import SessionId
 from sessionfs.model.settings import ReplicationSettings
-from sessionfs.replication.hydration.adoption import Adoption, RaiseEvent
+from sessionfs.replication.hydration.adoption import Adoption
 from sessionfs.replication.hydration.comparison import Comparison
 from sessionfs.replication.hydration.fan_out import for_each
 from sessionfs.replication.hydration.fetching import ObjectFetcher
 from sessionfs.replication.hydration.tree_rows import TreeRows
 from sessionfs.replication.remote_tree import RemoteEntry, RemoteTreeReader, Survey
 from sessionfs.replication.trio_store import READ_TRIES, TrioStore
+from sessionfs.replication.uploads.conflicts import RaiseEvent
 from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.journal_tree import Node
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
@@ -295,9 +296,11 @@ class Hydrator:
     def _sources(self, node: Node) -> list[KnownObject]:
         """Objects that hold a file's bytes, its own keys first."""
         own = self._journal.objects_of(node.number)
-        own.sort(key=lambda known: (known.sha256 != node.sha256, known.key))
+        live = [known for known in own if keys.parse_live_key(known.key) is not None]
+        live.sort(key=lambda known: (known.sha256 != node.sha256, known.key))
+        kept = [known for known in own if known not in live and known.sha256 == node.sha256]
         others = self._journal.objects_with(node.sha256) if node.sha256 else []
-        return own + [known for known in others if known.number != node.number]
+        return live + kept + [known for known in others if known.number != node.number]
 
     def _take_pending(self, node: Node) -> None:
         """Take over what a comparison found while the old bytes were still here."""

@@ -17,6 +17,8 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+import trio
+
 from sessionfs.formats import manifest as manifests
 from sessionfs.formats import object_metadata
 from sessionfs.formats.manifest import Manifest, ManifestEntry
@@ -104,6 +106,7 @@ class Survey:
         broken_groups: Link groups that are no longer one file.
         manifest_ns: The store's time of the manifest.
         newest_ns: The store's time of the newest object listed, 0 for none.
+        manifest_unchanged: The manifest is the one the caller knows: it was not read again, and `manifest` is None.
     """
 
     session: SessionId
@@ -118,11 +121,13 @@ class Survey:
     broken_groups: set[int] = field(default_factory=set)
     manifest_ns: int = 0
     newest_ns: int = 0
+    manifest_unchanged: bool = False
 
     @property
     def exists(self) -> bool:
         """Whether the session exists: something is listed, or a manifest says so."""
-        return bool(self.listed) or (self.manifest is not None and not self.manifest.removed)
+        named = self.manifest_unchanged or (self.manifest is not None and not self.manifest.removed)
+        return named or bool(self.listed)
 
     @property
     def paths(self) -> list[bytes]:
@@ -132,6 +137,12 @@ class Survey:
     def has(self, path: bytes) -> bool:
         """Whether the session has a path."""
         return path == b"" or path in self.live or path in self.implied or path in self.stored
+
+    def has_directory(self, path: bytes) -> bool:
+        """Whether the session has a directory at a path."""
+        live, kept = self.live.get(path), self.stored.get(path)
+        marked = live is not None and live.key.endswith("/")
+        return marked or path in self.implied or (kept is not None and stat.S_ISDIR(kept.mode))
 
     def named_by_manifest(self, path: bytes) -> ManifestEntry | None:
         """The manifest's entry for a live object, when it is of this very object."""
@@ -203,17 +214,23 @@ class RemoteTreeReader:
         survey = await self.survey(session)
         if not survey.exists:
             return None
-        described = await self.describe(survey, survey.paths)
-        return RemoteTree(survey, tuple(described[path] for path in survey.paths if path in described))
+        paths = await trio.to_thread.run_sync(lambda: survey.paths)
+        described = await self.describe(survey, paths)
+        return RemoteTree(survey, tuple(described[path] for path in paths if path in described))
 
-    async def survey(self, session: SessionId) -> Survey:
-        """Read the manifest and list the session; as `load`."""
-        survey = await self._manifest(session)
+    async def survey(self, session: SessionId, *, known_manifest: str = "") -> Survey:
+        """Read the manifest and list the session; as `load`.
+
+        Args:
+            session: The session.
+            known_manifest: Token of the manifest that need not be read again, "" for none.
+        """
+        survey = await self._manifest(session, known_manifest)
         objects, _ = await self._store.list_all(keys.session_prefix(session), whole_segments=False)
         survey.listed = {found.key: found for found in objects}
         survey.newest_ns = max((found.modified_ns for found in objects), default=0)
-        self._sort_keys(survey)
-        self._sort_entries(survey)
+        # Large sessions take a while, and the loop serves others too.
+        await trio.to_thread.run_sync(self._sort, survey)
         return survey
 
     async def describe(self, survey: Survey, paths: Iterable[bytes]) -> dict[bytes, RemoteEntry]:
@@ -270,13 +287,23 @@ class RemoteTreeReader:
 
     # --- the survey
 
-    async def _manifest(self, session: SessionId) -> Survey:
+    def _sort(self, survey: Survey) -> None:
+        self._sort_keys(survey)
+        self._sort_entries(survey)
+
+    async def _manifest(self, session: SessionId, known_token: str) -> Survey:
         key = keys.manifest_key(session)
+        if known_token:
+            head = await self._store.head(key, tries=READ_TRIES)
+            if head is not None and head.token == known_token:
+                return Survey(
+                    session, None, known_token, manifest_ns=head.modified_ns, manifest_unchanged=True
+                )
         try:
             found, raw = await self._store.read_with_stat(key, tries=READ_TRIES)
         except ObjectNotFoundError:
             return Survey(session, None, "")
-        manifest = manifests.decode(raw, key)
+        manifest = await trio.to_thread.run_sync(manifests.decode, raw, key)
         return Survey(session, manifest, found.token, manifest_ns=found.modified_ns)
 
     def _sort_keys(self, survey: Survey) -> None:

@@ -14,6 +14,7 @@ from sessionfs.model.errors import (
     BucketNotFoundError,
     ConflictError,
     OutcomeUnknownError,
+    PreconditionFailedError,
     ThrottledError,
     UnavailableError,
 )
@@ -47,8 +48,8 @@ def classify(error: Exception) -> Kind:
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether time alone may help."""
-    return classify(error) in {Kind.BUSY, Kind.OUTAGE}
+    """Whether time alone may help; a condition that did not hold never holds by itself."""
+    return classify(error) in {Kind.BUSY, Kind.OUTAGE} and not isinstance(error, PreconditionFailedError)
 
 
 def backoff_seconds(tries: int, settings: ReplicationSettings, clock: Clock) -> float:

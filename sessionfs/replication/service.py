@@ -20,8 +20,9 @@ from sessionfs.formats.link_messages import AnyMessage, ImageGrant
 from sessionfs.model import clock as clocks
 from sessionfs.model import keys
 from sessionfs.model.clock import Clock
-from sessionfs.model.errors import InternalError, NotFoundError, UnavailableError
+from sessionfs.model.errors import InternalError, NotFoundError, SessionFSError, UnavailableError
 from sessionfs.model.settings import ReplicationSettings
+from sessionfs.replication import retry_policy
 from sessionfs.replication.generations import Generations
 from sessionfs.replication.hydrator import Hydrator
 from sessionfs.replication.reporting import Reporting
@@ -32,6 +33,7 @@ from sessionfs.stores.base import ObjectStore
 from sessionfs.working_copy.deletion_brake import DeletionBrake
 from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.intent_log import IntentLogReader
+from sessionfs.working_copy.journal_tree import SessionRow
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
 from sessionfs.working_copy.reconcile import Reconciliation
 from sessionfs.working_copy.record_application import RecordApplication
@@ -142,7 +144,7 @@ class ReplicationService:
         task_status.started()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow_log)
-            nursery.start_soon(self._uploader.run)
+            nursery.start_soon(self._adopt_then_upload)
             nursery.start_soon(self._sweeper.run)
 
     def start(self) -> None:
@@ -207,6 +209,21 @@ class ReplicationService:
             if self._position != before:
                 self._uploader.wake()
                 self._daemon.log_consumed(self._position)
+
+    async def _adopt_then_upload(self) -> None:
+        """Ask the bucket about sessions whose journal was lost before their files are put: most are equal there."""
+        for row in self._journal.sessions():
+            tries = 0
+            while not row.known:
+                try:
+                    await self._hydrator.open_session(row.id)
+                    break
+                except SessionFSError as problem:
+                    tries += 1
+                    pause = retry_policy.backoff_seconds(tries, self._settings, self._clock)
+                    _log.warning("session not adopted yet", session=row.id, problem=str(problem))
+                    await trio.sleep(pause)
+        await self._uploader.run()
 
     # --- the brake on mass deletion
 
@@ -297,16 +314,28 @@ class ReplicationService:
 
     async def _commit_all(self, message: messages.CommitAll) -> AnyMessage:
         await self._catch_up(message.log_position)
+        owed = {work.session for work in self._journal.all_work()}
+        first: SessionFSError | None = None
         for row in self._journal.sessions():
-            if any(work.session == row.id for work in self._journal.all_work()):
+            if row.id in owed:
                 continue
-            if self._journal.child(ROOT_NUMBER, row.id.encode()) is None:
-                await self._generations.commit_removed(row.id)
-                self._journal.remove_session(row.id)
-            elif row.changed:
-                await self._generations.commit_drained(row.id, message.trigger)
-            self._journal.update_session(row.id, written=False)
+            try:
+                await self._commit(row, message.trigger)
+            except SessionFSError as problem:
+                _log.error("commit failed", session=row.id, problem=str(problem))
+                first = first or problem
+        if first is not None:
+            raise first
         return messages.Done()
+
+    async def _commit(self, row: SessionRow, trigger: str) -> None:
+        if self._journal.child(ROOT_NUMBER, row.id.encode()) is None:
+            await self._generations.commit_removed(row.id)
+            self._journal.remove_session(row.id)
+            return
+        if row.changed:
+            await self._generations.commit_drained(row.id, trigger)
+        self._journal.update_session(row.id, written=False)
 
     async def _retry(self, _message: messages.Retry) -> AnyMessage:
         with self._journal.transaction():

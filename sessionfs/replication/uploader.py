@@ -131,6 +131,7 @@ class Uploader:
         self._urgent: Counter[str] = Counter()
         self._flushes: list[_Flush] = []
         self._answered = 0
+        self._is_resumed = False
         self._is_probing = False
         self._is_looking = False
 
@@ -171,7 +172,10 @@ class Uploader:
                     await self._woken.wait()
 
     def settle_unknown(self) -> None:
-        """Let the keys be looked at whose puts a dead process left without an answer."""
+        """Let the keys be looked at whose puts a dead process left without an answer; once."""
+        if self._is_resumed:
+            return
+        self._is_resumed = True
         now_ns = self._clock.wall_ns()
         with self._journal.transaction():
             for key in self._attempts.resume():
@@ -231,6 +235,7 @@ class Uploader:
         Returns:
             How many keys are left, held and stuck ones included.
         """
+        self.settle_unknown()
         now = self._clock.elapsed_seconds()
         if now > self._drain_until_seconds:
             self._turns.forget_backoff()
@@ -278,17 +283,20 @@ class Uploader:
         nursery.start_soon(self._run_one, row.key, row.session, make_safe)
 
     async def _run_one(self, key: str, session: str, make_safe: bool) -> None:
+        # What was sent before an outage was seen says nothing about its end.
+        is_probe = self._outage.reason != ""
         try:
             if make_safe:
                 await self._keys.make_safe(key)
             result = await self._keys.process(key)
-            self._note_answers()
+            self._note_answers(is_probe=is_probe)
             if isinstance(result, Processed):
                 self._note_processed(key, result.version)
             else:
-                self._outage.keys.discard(key)
+                self._outage.keys.pop(key, None)
                 self._defer(key, result.reason)
         except SessionFSError as error:
+            self._note_answers(is_probe=is_probe)
             self._failed(key, error)
         except sqlite3.Error as problem:
             # The journal's disk: nothing was decided, the row is as it was.
@@ -318,7 +326,7 @@ class Uploader:
                 if not flush.versions:
                     flush.ended.set()
 
-    def _defer(self, key: str, reason: str) -> None:
+    def _defer(self, key: str, reason: str, *, least_seconds: float = 0.0) -> None:
         row = self._journal.work(key)
         if row is None:
             return
@@ -326,7 +334,7 @@ class Uploader:
         pause = retry_policy.backoff_seconds(tries, self._settings, self._clock)
         if self.is_hurried(key):
             pause = min(pause, _HURRIED_BACKOFF_SECONDS)
-        not_before_ns = self._clock.wall_ns() + int(pause * _NANOSECONDS)
+        not_before_ns = self._clock.wall_ns() + int(max(pause, least_seconds) * _NANOSECONDS)
         self._journal.defer_work(key, not_before_ns=not_before_ns, reason=reason, tries=tries)
 
     def _stick(self, key: str, reason: str) -> None:
@@ -337,14 +345,14 @@ class Uploader:
                 flush.fail(reason)
 
     def _failed(self, key: str, error: SessionFSError) -> None:
-        self._note_answers()
         kind = retry_policy.classify(error)
         if kind is Kind.PERMANENT:
             self._stick(key, str(error))
             return
-        self._defer(key, str(error))
+        least = self._settings.access_retry_seconds if kind is Kind.ACCESS else 0.0
+        self._defer(key, str(error), least_seconds=least)
         if kind in {Kind.OUTAGE, Kind.ACCESS}:
-            self._outage.keys.add(key)
+            self._outage.keys[key] = kind
             self._note_outage(kind, str(error))
 
     def _note_outage(self, kind: Kind, message: str) -> None:
@@ -353,10 +361,11 @@ class Uploader:
             for flush in self._flushes:
                 flush.fail(self._outage.reason)
 
-    def _note_answers(self) -> None:
+    def _note_answers(self, *, is_probe: bool) -> None:
         if self._store.changes_answered != self._answered:
             self._answered = self._store.changes_answered
-            self._note_recovered()
+            if is_probe or not self._outage.reason:
+                self._note_recovered()
 
     def _note_recovered(self) -> None:
         for key in self._outage.answered():
@@ -373,6 +382,7 @@ class Uploader:
         if now < self._outage.next_probe_seconds:
             return self._outage.next_probe_seconds - now
         self._outage.next_probe_seconds = now + _PROBE_PAUSE_SECONDS
+        self._answered = self._store.changes_answered
         row = self._turns.row_for_probe(self._outage.keys)
         if row is not None:
             self._launch(nursery, row, False)  # noqa: FBT003 - start_soon has no keywords

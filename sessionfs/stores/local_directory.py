@@ -6,6 +6,7 @@ share: condition, rename and the new token are one step. Bytes and names are on 
 
 from __future__ import annotations
 
+import copy as shallow
 import os
 import stat as modes
 from collections.abc import Callable, Iterable, Iterator
@@ -131,8 +132,8 @@ class LocalDirectoryStore(ObjectStore):
 
     def with_capabilities(self, capabilities: Capabilities) -> ObjectStore:
         """Give the same directory."""
-        other = LocalDirectoryStore(self._root, clock=self._clock)
-        other._capabilities = capabilities
+        other = shallow.copy(self)
+        other._capabilities = capabilities  # noqa: SLF001 - its own class
         return other
 
     def put(self, key: str, body: bytes, *, condition: Condition, metadata: ObjectMetadata) -> Token:

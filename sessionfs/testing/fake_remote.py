@@ -7,6 +7,7 @@ import os
 import stat
 
 import msgspec
+import trio
 
 from sessionfs.formats.link_messages import (
     FIRST_REMOTE_NUMBER,
@@ -33,6 +34,7 @@ class FakeRemote:
         calls: Each call as (name, argument), in order.
         error: Raised by every call while it is not None.
         fetch_error: Raised by `fetch` while it is not None.
+        silent: Whether `fetch` does not answer.
         refreshed: The next reply of `refresh_session`.
         description: The reply of `describe`.
     """
@@ -44,6 +46,7 @@ class FakeRemote:
         self.calls: list[tuple[str, str | int]] = []
         self.error: SessionFSError | None = None
         self.fetch_error: SessionFSError | None = None
+        self.silent = False
         self.refreshed = SessionRefreshed([], [], foreign=True)
         self.description = Description("clean", etag="e1", sha256="s1", key="k1", generation=3, owner="host")
         self.roots: dict[str, SessionFound] = {}
@@ -55,7 +58,7 @@ class FakeRemote:
     def add_session(self, session: str, *, foreign: bool = True) -> int:
         """Put a session into the bucket; gives its root's number."""
         number = self._number()
-        root = Entry(b"", number, False, stat.S_IFDIR | 0o755, 0, 0, 0, 1_000_000_000_000_000_001, 2)
+        root = _entry(b"", number, stat.S_IFDIR | 0o755, mtime_ns=1_000_000_000_000_000_001, nlink=2)
         self.roots[session] = SessionFound(exists=True, root=root, foreign=foreign)
         self.children[number] = {}
         return number
@@ -68,8 +71,9 @@ class FakeRemote:
         """Put a file into a directory; gives its number."""
         number = number or self._number()
         entry = Entry(
-            name, number, False, stat.S_IFREG | mode, uid, gid, len(body), mtime_ns, nlink, xattrs=xattrs or {}
-        )
+            name=name, number=number, present=False, mode=stat.S_IFREG | mode, uid=uid, gid=gid, size_bytes=len(body),
+            mtime_ns=mtime_ns, nlink=nlink, xattrs=xattrs or {},
+        )  # fmt: skip
         self.children[directory][name] = entry
         self.bodies[number] = body
         return number
@@ -77,7 +81,7 @@ class FakeRemote:
     def add_directory(self, directory: int, name: bytes, *, mode: int = 0o755) -> int:
         """Put a directory into another; gives its number."""
         number = self._number()
-        entry = Entry(name, number, False, stat.S_IFDIR | mode, 0, 0, 0, 1_500_000_000_000_000_009, 2)
+        entry = _entry(name, number, stat.S_IFDIR | mode, mtime_ns=1_500_000_000_000_000_009, nlink=2)
         self.children[directory][name] = entry
         self.children[number] = {}
         return number
@@ -85,8 +89,8 @@ class FakeRemote:
     def add_symlink(self, directory: int, name: bytes, target: bytes) -> int:
         """Put a symlink into a directory; gives its number."""
         number = self._number()
-        self.children[directory][name] = Entry(
-            name, number, False, stat.S_IFLNK | 0o777, 0, 0, len(target), 1_400_000_000_000_000_007, target=target
+        self.children[directory][name] = _entry(
+            name, number, stat.S_IFLNK | 0o777, mtime_ns=1_400_000_000_000_000_007, target=target
         )
         return number
 
@@ -151,6 +155,8 @@ class FakeRemote:
     async def fetch(self, number: int) -> Fetched:
         """Stage a file's bytes."""
         self._called("fetch", number)
+        if self.silent:
+            await trio.sleep_forever()
         if self.fetch_error is not None:
             raise self.fetch_error
         entry = next(
@@ -158,8 +164,7 @@ class FakeRemote:
         )
         self._staged += 1
         staged = f"fetched-{self._staged}"
-        with open(os.path.join(self._layout.staging, staged), "wb") as file:
-            file.write(self.bodies[number])
+        self._write(staged, self.bodies[number])
         return Fetched(staged, entry)
 
     async def flush(self, number: int) -> None:
@@ -176,7 +181,20 @@ class FakeRemote:
         self._called("session_status", session)
         return json.dumps({"id": session}).encode() + b"\n"
 
+    def _write(self, staged: str, body: bytes) -> None:
+        with open(os.path.join(self._layout.staging, staged), "wb") as file:
+            file.write(body)
+
     def _called(self, name: str, argument: str | int) -> None:
         self.calls.append((name, argument))
         if self.error is not None:
             raise self.error
+
+
+def _entry(
+    name: bytes, number: int, mode: int, *, mtime_ns: int, nlink: int = 1, target: bytes = b""
+) -> Entry:
+    return Entry(
+        name=name, number=number, present=False, mode=mode, uid=0, gid=0, size_bytes=len(target), mtime_ns=mtime_ns,
+        nlink=nlink, target=target,
+    )  # fmt: skip

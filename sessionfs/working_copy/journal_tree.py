@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from sessionfs.formats import extended_attributes
 from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER, Entry
 from sessionfs.model import keys
 from sessionfs.model.clock import Clock
@@ -353,7 +354,7 @@ class JournalTree:
             return None
         return Entry(
             name, number, node.present, node.mode, node.uid, node.gid, node.size_bytes, node.mtime_ns,
-            len(self.names_of(number)), node.target,
+            len(self.names_of(number)), node.target, extended_attributes.unpack(node.xattrs),
         )  # fmt: skip
 
     def remote_entries(self, directory: int) -> list[Entry]:

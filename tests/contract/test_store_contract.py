@@ -17,9 +17,12 @@ from sessionfs.stores.contract import KNOWN_DEVIATIONS, PROMISES, Promise, check
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.stores.open_store import open_store
 from sessionfs.stores.probe import probe
-from sessionfs.testing.s3_servers import MotoServer, SeaweedServer
+from sessionfs.testing.s3_servers import CREDENTIALS, MotoServer, SeaweedServer
 
 CLOCK = SystemClock()
+USERS_ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if name.startswith(("SESSIONFS_", "AWS_"))
+}
 
 
 def _needs_server(name: str) -> object:
@@ -54,7 +57,13 @@ def named_store(
     elif name == "file":
         store = open_store(str(tmp_path_factory.mktemp("store")))
     elif name == "user":
-        store = _probed(os.environ["SESSIONFS_TEST_S3_URL"])
+        with pytest.MonkeyPatch.context() as patch:
+            # The test servers' credentials are in the environment by now; this bucket wants its own.
+            for credential in CREDENTIALS:
+                patch.delenv(credential, raising=False)
+            for variable, value in USERS_ENVIRONMENT.items():
+                patch.setenv(variable, value)
+            store = _probed(os.environ["SESSIONFS_TEST_S3_URL"])
     elif name == "moto":
         moto: MotoServer = request.getfixturevalue("moto_server")
         store = _probed(moto.fresh_bucket())

@@ -204,12 +204,15 @@ class Bucket:
             response.release_conn()
 
     def metadata(self, key: str) -> dict[str, str]:
-        """An object's user metadata."""
-        found = self.client.stat_object(self.name, key).metadata or {}
-        return {
-            name.lower().removeprefix("x-amz-meta-"): value
+        """An object's user metadata; a directory marker's is in its content type on servers that keep no other."""
+        found = {
+            name.lower(): value for name, value in (self.client.stat_object(self.name, key).metadata or {}).items()
+        }
+        carried = found.get("content-type", "").partition('; sessionfs="')[2].rstrip('"')
+        return dict(urllib.parse.parse_qsl(carried)) | {
+            name.removeprefix("x-amz-meta-"): value
             for name, value in found.items()
-            if name.lower().startswith("x-amz-meta-")
+            if name.startswith("x-amz-meta-")
         }
 
     def size_or_zero(self, key: str) -> int:

@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import tarfile
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -114,39 +115,35 @@ def use_ordinary_tools(session: Path, tarball: Path) -> None:
 def test_pip_installs_into_a_venv_inside_a_session(host: Host, tmp_path: Path) -> None:
     session = host.directory / "venv"
     session.mkdir()
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "pyproject.toml").write_text(
-        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
-        '[project]\nname = "tiny-thing"\nversion = "1"\n[tool.setuptools]\npy-modules = ["tiny_thing"]\n'
-    )
-    (package / "tiny_thing.py").write_text("VALUE = 7\n")
+    wheel = tmp_path / "tiny_thing-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny_thing.py", "VALUE = 7\n")
+        archive.writestr("tiny_thing-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-thing\nVersion: 1\n")
+        archive.writestr(
+            "tiny_thing-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("tiny_thing-1.dist-info/RECORD", "")
     shell(
-        f"{sys.executable} -m venv --system-site-packages env && env/bin/pip install -q --no-index --no-build-isolation {package}"
+        f"{sys.executable} -m venv env && env/bin/pip install -q --no-index {wheel}"
         " && test \"$(env/bin/python -c 'import tiny_thing; print(tiny_thing.VALUE)')\" = 7",
         session,
     )
 
 
-def test_tail_follows_a_growing_log(host: Host) -> None:
+def test_tail_follows_a_growing_log(host: Host, tmp_path: Path) -> None:
     session = host.directory / "s"
     session.mkdir()
     log = session / "log"
     log.touch()
-    with subprocess.Popen(["tail", "-n", "+1", "-f", str(log)], stdout=subprocess.PIPE, text=True) as tail:
-        assert tail.stdout is not None
-        os.set_blocking(tail.stdout.fileno(), False)
-        seen = ""
+    seen = tmp_path / "seen"
+    with seen.open("wb") as output, subprocess.Popen(["tail", "-n", "+1", "-f", str(log)], stdout=output) as tail:
         for number in range(20):
             with log.open("a") as file:
                 file.write(f"line {number}\n")
             time.sleep(0.05)
-        deadline = time.monotonic() + 10
-        while "line 19" not in seen and time.monotonic() < deadline:
-            seen += tail.stdout.read() or ""
-            time.sleep(0.05)
+        wait_until(lambda: "line 19" in seen.read_text(), 10)
         tail.kill()
-    assert seen.splitlines() == [f"line {number}" for number in range(20)]
+    assert seen.read_text().splitlines() == [f"line {number}" for number in range(20)]
 
 
 def test_a_file_is_a_plain_object_within_two_seconds(host: Host, bucket: Bucket) -> None:

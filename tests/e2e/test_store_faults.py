@@ -35,29 +35,28 @@ def host(make_host: MakeHost, proxy: FaultProxy, store_url: str) -> Host:
     return made
 
 
-PUT_FAULTS: dict[str, list[Fault]] = {
-    "lost response": [DropResponse()],
-    "lost response twice": [DropResponse(), DropResponse()],
-    "request lost": [DropRequest()],
-    "409": [Reply(409, "ConditionalRequestConflict")],
-    "412 after a retry": [DropResponse(), Reply(412, "PreconditionFailed")],
-    "503": [Reply(503, "SlowDown")] * 3,
-    "500 after applying": [Reply(500, "InternalError", forward=True)],
-    "500 before applying": [Reply(500, "InternalError")],
+PUT_FAULTS: dict[str, list[tuple[str, Fault]]] = {
+    "lost response": [("PUT", DropResponse())],
+    "request lost": [("PUT", DropRequest())],
+    "409": [("PUT", Reply(409, "ConditionalRequestConflict"))],
+    "412 after a retry": [("PUT", DropResponse()), *[("HEAD", DropRequest())] * 3],
+    "412 from nowhere": [("PUT", Reply(412, "PreconditionFailed"))],
+    "503": [("PUT", Reply(503, "SlowDown"))] * 3,
+    "500 after applying": [("PUT", Reply(500, "InternalError", forward=True))],
+    "500 before applying": [("PUT", Reply(500, "InternalError"))],
 }
 
 
 @pytest.mark.parametrize("name", PUT_FAULTS)
 def test_a_put_that_goes_wrong_ends_right(host: Host, proxy: FaultProxy, bucket: Bucket, name: str) -> None:
-    for fault in PUT_FAULTS[name]:
-        proxy.plan(fault, method="PUT", text="sessions/s/f")
-    (host.directory / "s" / "f").write_text("right")
-    host.wait_until_clean()
-    proxy.assert_all_used()
-    assert bucket.read("sessions/s/f") == b"right"
-    (host.directory / "s" / "f").write_text("right again")
-    host.wait_until_clean()
-    assert bucket.read("sessions/s/f") == b"right again"
+    for round_number in range(2):
+        for method, fault in PUT_FAULTS[name]:
+            proxy.plan(fault, method=method, text="sessions/s/f")
+        body = f"right, round {round_number}".encode()
+        (host.directory / "s" / "f").write_bytes(body)
+        host.wait_until_clean()
+        proxy.assert_all_used()
+        assert bucket.read("sessions/s/f") == body
     assert not any(".conflicts/" in key for key in bucket.listed()), "our own lost write is no conflict"
 
 

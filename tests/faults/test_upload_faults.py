@@ -22,8 +22,7 @@ from sessionfs.model.errors import (
 )
 from sessionfs.stores.base import IfAbsent, IfMatch, ObjectMetadata, Unconditional
 from sessionfs.testing.faulty_store import Delay, FailBefore, Interfere, LostResponse
-
-from ..unit.replication.uploads.tree_world import FAST, SESSION, World
+from tests.unit.replication.uploads.tree_world import FAST, SESSION, World, until
 
 BIG = b"0123456789" * 500
 
@@ -43,6 +42,11 @@ def lost(world: World, before: Callable[[], object] = lambda: None) -> FailBefor
         raise OutcomeUnknownError("lost, as planned")
 
     return Interfere(act)
+
+
+def in_loop(action: Callable[[], object]) -> Interfere:
+    """A program does something while the request is on its way."""
+    return Interfere(lambda: trio.from_thread.run_sync(action))
 
 
 async def test_a_lost_response_of_a_put_that_landed_is_settled_by_its_write_id(world: World) -> None:
@@ -190,8 +194,7 @@ async def test_a_file_deleted_while_its_first_put_is_in_flight_stays_deleted(wor
     world.store.plan("put", Delay(0.2))
     world.write(b"a", b"x")
     async with world.running():
-        while world.key(b"a") not in world.uploader.in_flight:
-            await trio.sleep(0.01)
+        await until(lambda: world.key(b"a") in world.calls("put"))
         world.unlink(b"a")
         assert await world.uploader.drain(5) == 0
     world.assert_equal({})
@@ -207,18 +210,19 @@ async def test_a_put_that_arrives_late_after_the_file_was_deleted_is_removed(wor
         status = world.status(b"a")
         (write_id,) = [write_id for write_id, _ in world.journal.attempts(key)]
         attributes = FileAttributes(status.st_mode, 0, 0, status.st_mtime_ns)
-        sent.append(ObjectMetadata(object_metadata.encode(attributes, Provenance(_sha(b"x"), write_id, 1, "l"))))
+        sent.append(
+            ObjectMetadata(object_metadata.encode(attributes, Provenance(_sha(b"x"), write_id, 1, "l")))
+        )
 
     world.store.plan("put", lost(world, remember))
-    world.store.plan("head", Interfere(lambda: world.unlink(b"a")))
+    world.store.plan("head", in_loop(lambda: world.unlink(b"a")))
     world.write(b"a", b"x")
     await world.settle()
     assert key not in world.bucket()
     inner_put(key, b"x", condition=IfAbsent(), metadata=sent[0])
     world.uploader._attempts._late = [(0.0, key)]
     async with world.running():
-        while key in world.bucket():
-            await trio.sleep(0.01)
+        await until(lambda: key not in world.bucket())
         assert await world.uploader.drain(5) == 0
     world.assert_equal({})
 
@@ -232,7 +236,7 @@ async def test_a_late_put_under_a_file_that_lives_is_put_right_without_a_conflic
         late.append(ObjectMetadata({"sessionfs-write": write_id, "sessionfs-sha256": _sha(b"old")}))
 
     world.store.plan("put", lost(world, remember))
-    world.store.plan("head", Interfere(lambda: world.write(b"a", b"new")))
+    world.store.plan("head", in_loop(lambda: world.write(b"a", b"new")))
     world.store.plan(
         "put", Interfere(lambda: world.memory.put(key, b"old", condition=IfAbsent(), metadata=late[0]))
     )
@@ -263,9 +267,7 @@ async def test_a_process_that_died_between_put_and_confirm_is_taken_up(world: Wo
 async def test_a_dead_processs_put_of_a_file_that_is_gone_is_removed(world: World) -> None:
     key, write_id = world.key(b"a"), "f" * 32
     world.journal.begin_attempt(write_id, key)
-    world.memory.put(
-        key, b"x", condition=IfAbsent(), metadata=ObjectMetadata({"sessionfs-write": write_id})
-    )
+    world.memory.put(key, b"x", condition=IfAbsent(), metadata=ObjectMetadata({"sessionfs-write": write_id}))
     world.start()
     await world.settle()
     world.assert_equal({})
@@ -291,15 +293,16 @@ async def test_a_store_that_is_away_is_asked_by_one_request_at_a_time(tmp_path: 
     for number in range(50):
         world.write(b"f%d" % number, b"x")
     async with world.running():
-        while not world.uploader.degraded:
-            await trio.sleep(0.005)
-        while world.uploader.in_flight:
-            await trio.sleep(0.005)
-        most = 0
-        while world.uploader.degraded:
-            most = max(most, len(world.uploader.in_flight))
-            await trio.sleep(0.001)
-        assert most <= 1
+        await until(lambda: world.uploader.degraded != "" and not world.uploader.in_flight)
+        seen: list[int] = []
+
+        def is_back() -> bool:
+            if world.uploader.degraded:
+                seen.append(len(world.uploader.in_flight))
+            return not world.uploader.degraded
+
+        await until(is_back)
+        assert max(seen) <= 1
         assert await world.uploader.drain(20) == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import subprocess
@@ -38,6 +39,7 @@ class Mounted:
         self.layout = layout
         self.process = process
         self._link = link
+        self._ended = False
 
     def at(self, *names: str) -> str:
         """Give a path in the mount."""
@@ -57,11 +59,12 @@ class Mounted:
 
     def unmount(self) -> None:
         """End the mount, lazily, and the child."""
+        if self._ended:
+            return
+        self._ended = True
         if self.process.is_alive():
-            try:
+            with contextlib.suppress(OSError):
                 self._link.send(None)
-            except OSError:
-                pass
             self.process.join(10)
         subprocess.run(["fusermount3", "-u", "-z", self.path], check=False, capture_output=True)
         if self.process.is_alive():
@@ -85,7 +88,9 @@ def start(
     os.makedirs(mount_point, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_child, args=(state, mount_point, settings, prepare, options or set(), theirs))
+    process = context.Process(
+        target=_child, args=(state, mount_point, settings, prepare, options or set(), theirs)
+    )
     process.start()
     theirs.close()
     if not ours.poll(READY_SECONDS):
@@ -111,7 +116,12 @@ def _child(
     remote = FakeRemote(layout)
     prepared = prepare(remote) if prepare is not None else None
     core = Core(
-        layout=layout, log=log, remote=remote, settings=settings, clock=clock, control_socket=layout.control_socket
+        layout=layout,
+        log=log,
+        remote=remote,
+        settings=settings,
+        clock=clock,
+        control_socket=layout.control_socket,
     )
     engine = Pyfuse3Engine()
     engine.mount(core, mount_point, {"fsname=fake:", *options})

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import fcntl
 import mmap
 import os
@@ -145,7 +144,6 @@ def test_reading_a_directory_as_a_file_is_refused(session: str) -> None:
     with pytest.raises(IsADirectoryError):
         os.open(os.path.join(session, "d"), os.O_WRONLY)
     descriptor = os.open(os.path.join(session, "d"), os.O_RDONLY)
-    with pytest.raises(OSError) as refused:
+    with pytest.raises(IsADirectoryError):
         os.read(descriptor, 1)
-    assert refused.value.errno == errno.EISDIR
     os.close(descriptor)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
 import threading
 import time
 
@@ -63,6 +64,10 @@ def evict(rig: Rig, number: int, path: bytes) -> bool:
     return rig[0].evict(Evict(number, status.st_size, status.st_mtime_ns, status.st_ctime_ns), path)
 
 
+def fall_silent(rig: Rig) -> None:
+    rig[1].silent = True
+
+
 def put_into_bucket(rig: Rig, directory: int, name: bytes, number: int, body: bytes) -> None:
     status = os.stat(os.path.join(os.fsencode(rig[1]._layout.sessions), b"s", name))
     rig[1].children.setdefault(directory, {})
@@ -97,7 +102,11 @@ def test_opening_a_remote_file_fetches_it_once(mounter: Mounter) -> None:
     assert read(mounted.at("s", "a")) == b"body of a"
     assert fetches(mounted) == [numbers["a"], numbers["c"]]
     after = os.stat(mounted.at("s", "a"))
-    assert (after.st_ino, after.st_mode, after.st_mtime_ns) == (before.st_ino, before.st_mode, before.st_mtime_ns)
+    assert (after.st_ino, after.st_mode, after.st_mtime_ns) == (
+        before.st_ino,
+        before.st_mode,
+        before.st_mtime_ns,
+    )
     assert os.getxattr(mounted.at("s", "a"), "user.tag") == b"blue"
     assert os.stat(mounted.at("s")).st_mtime_ns == 1_000_000_000_000_000_001
     assert os.listdir(mounted.layout.staging) == []
@@ -109,7 +118,9 @@ def test_opening_a_remote_file_fetches_it_once(mounter: Mounter) -> None:
 def test_many_readers_share_one_fetch(mounter: Mounter) -> None:
     mounted, numbers = mounter(tree)
     found: list[bytes] = []
-    readers = [threading.Thread(target=lambda: found.append(read(mounted.at("s", "d", "c")))) for _ in range(8)]
+    readers = [
+        threading.Thread(target=lambda: found.append(read(mounted.at("s", "d", "c")))) for _ in range(8)
+    ]
     for reader in readers:
         reader.start()
     for reader in readers:
@@ -147,7 +158,11 @@ def test_changes_without_bytes_fetch_nothing(mounter: Mounter) -> None:
     assert read(mounted.at("s", "c2")) == b"body of a"
     assert stat.S_IMODE(os.stat(mounted.at("s", "c2")).st_mode) == 0o600
     assert os.stat(mounted.at("s", "c2")).st_mtime_ns == 77
-    named = {intent.number for intent in intents(mounted) if intent.operation in {Operation.UNLINK, Operation.SETATTR}}
+    named = {
+        intent.number
+        for intent in intents(mounted)
+        if intent.operation in {Operation.UNLINK, Operation.SETATTR}
+    }
     assert named == {numbers["a"], numbers["b"]}
 
 
@@ -223,7 +238,9 @@ def test_a_foreign_session_shows_what_another_host_writes(mounter: Mounter) -> N
     mounted.ask(change_twice, numbers["root"])
     time.sleep(1.7)
     assert sorted(os.listdir(mounted.at("s"))) == ["a", "d", "h1", "h2", "l", "new"]
-    assert [intent.number for intent in intents(mounted) if intent.operation == Operation.EVICTED] == [numbers["a"]]
+    assert [intent.number for intent in intents(mounted) if intent.operation == Operation.EVICTED] == [
+        numbers["a"]
+    ]
 
 
 def test_an_open_file_of_a_foreign_session_keeps_its_bytes_until_it_is_closed(mounter: Mounter) -> None:
@@ -271,3 +288,32 @@ def test_evicted_bytes_come_back_under_the_same_number(mounter: Mounter) -> None
     make(mounted.at("s", "x"))
     time.sleep(0.1)
     assert os.listdir(mounted.layout.evicted) == []
+
+
+@pytest.mark.parametrize("from_outside", [False, True])
+def test_a_store_that_is_silent_holds_up_neither_other_calls_nor_the_end(
+    mounter: Mounter, from_outside: bool
+) -> None:
+    mounted, _ = mounter(tree)
+    os.stat(mounted.at("s", "a"))
+    mounted.ask(fall_silent)
+    found: list[int] = []
+    path = mounted.at("s", "a")
+    readers = [
+        threading.Thread(target=lambda: found.append(errno_of(os.open, path, os.O_RDONLY)), daemon=True)
+        for _ in range(10)
+    ]
+    for reader in readers:
+        reader.start()
+    time.sleep(0.2)
+    assert os.stat(mounted.at("s", "b")).st_size == 9
+    make(mounted.at("s", "new"), b"x")
+    started = time.monotonic()
+    if from_outside:
+        subprocess.run(["fusermount3", "-u", "-z", mounted.path], check=True)
+    mounted.unmount()
+    for reader in readers:
+        reader.join(10)
+    assert time.monotonic() - started < 8
+    assert len(found) == 10
+    assert 0 not in found

@@ -77,7 +77,9 @@ def test_what_was_removed_leaves_no_inode_and_no_trash(session: str, shared_moun
 
 
 def test_the_rules_of_rename_hold(session: str) -> None:
-    at = lambda name: os.path.join(session, name)  # noqa: E731
+    def at(name: str) -> str:
+        return os.path.join(session, name)
+
     make(at("file"))
     os.mkdir(at("empty"))
     os.mkdir(at("full"))

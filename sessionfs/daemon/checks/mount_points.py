@@ -29,11 +29,13 @@ class MountEntry:
         mount_point: Absolute path.
         filesystem: As ``fuse.sessionfs``.
         source: For ours, the store's URL.
+        device: Its number, which no other mount of the moment has, as ``0:53``.
     """
 
     mount_point: str
     filesystem: str
     source: str
+    device: str = ""
 
 
 def mount_table(path: str = "/proc/self/mountinfo") -> list[MountEntry]:
@@ -42,8 +44,9 @@ def mount_table(path: str = "/proc/self/mountinfo") -> list[MountEntry]:
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
             left, _, right = line.partition(" - ")
-            place, (kind, source) = left.split(" ")[4], right.split(" ")[:2]
-            entries.append(MountEntry(_unescape(place), kind, _unescape(source)))
+            device, place = left.split(" ")[2], left.split(" ")[4]
+            kind, source = right.split(" ")[:2]
+            entries.append(MountEntry(_unescape(place), kind, _unescape(source), device))
     return entries
 
 
@@ -61,6 +64,17 @@ def mounted_at(mount_point: str) -> MountEntry | None:
     """Give what is mounted exactly there, the newest when there are several."""
     found = [entry for entry in mount_table() if entry.mount_point == mount_point]
     return found[-1] if found else None
+
+
+def current_mount_point(mount_point: str, device: str) -> str:
+    """Give where a mount is now: a directory above it may have been renamed. Unchanged when it is nowhere.
+
+    Args:
+        mount_point: Where it was made.
+        device: Its number.
+    """
+    places = [entry.mount_point for entry in mount_table() if entry.device == device]
+    return mount_point if mount_point in places or not places else places[-1]
 
 
 def mount_of(path: str) -> MountEntry | None:

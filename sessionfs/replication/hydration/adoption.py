@@ -10,24 +10,20 @@ import enum
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import trio
 
-from sessionfs.model import keys, names
-from sessionfs.model.clock import Clock, sortable_stamp
+from sessionfs.model.clock import Clock
 from sessionfs.model.names import SessionId
 from sessionfs.replication.hydration.fan_out import for_each
 from sessionfs.replication.hydration.tree_rows import TreeRows, known_object
 from sessionfs.replication.remote_tree import RemoteEntry, RemoteTree
-from sessionfs.replication.trio_store import READ_TRIES, Landed, TrioStore
-from sessionfs.stores.base import IfAbsent, Token
+from sessionfs.replication.trio_store import READ_TRIES, TrioStore
+from sessionfs.replication.uploads.conflicts import Conflicts, RaiseEvent
 from sessionfs.working_copy.journal_tree import Node
 from sessionfs.working_copy.layout import StateLayout
 from sessionfs.working_copy.upload_journal import UploadJournal
-
-RaiseEvent = Callable[[str, Mapping[str, str | int | float | bool]], None]
 
 _CONCURRENT = 8
 _CHUNK_BYTES = 1 << 20
@@ -47,8 +43,6 @@ class _Finding:
     number: int
     verdict: _Verdict
     identity: Identity | None = None
-    conflict: str = ""
-    holder: str = ""
 
 
 class Adoption:
@@ -75,7 +69,7 @@ class Adoption:
         self._store = store
         self._layout = layout
         self._clock = clock
-        self._raise_event = raise_event
+        self._conflicts = Conflicts(journal, store, clock, raise_event)
 
     async def merge(self, session: SessionId, tree: RemoteTree) -> None:
         """Merge a session, and remember that its tree was read.
@@ -124,10 +118,6 @@ class Adoption:
                 )
             return
         self._journal.mark(entry.key, session, self._clock.wall_ns())
-        if finding.conflict:
-            self._journal.add_conflict(finding.conflict, live_key=entry.key, holder=finding.holder)
-            fields = {"session_id": session, "path": names.display(entry.path), "key": finding.conflict}
-            self._raise_event("session.conflict.kept", fields)
 
     async def _settle(self, session: SessionId, entry: RemoteEntry, node: Node) -> _Finding:
         if stat.S_IFMT(entry.mode) != stat.S_IFMT(node.mode):
@@ -150,16 +140,10 @@ class Adoption:
     async def _aside(self, entry: RemoteEntry, node: Node) -> _Finding:
         """Copy the bucket's bytes to ``.conflicts/``."""
         found = await self._store.head(entry.key, tries=READ_TRIES)
-        if found is None or found.token != entry.token or found.metadata is None:
+        if found is None or found.token != entry.token:
             return _Finding(node.number, _Verdict.UNSETTLED)
-        holder = entry.write_id[:12] or "unknown"
-        target = keys.conflict_key(entry.key, stamp=sortable_stamp(self._clock.wall_ns()), holder=holder)
-        outcome = await self._store.copy(
-            entry.key, target, source_token=Token(entry.token), condition=IfAbsent(), metadata=found.metadata
-        )
-        if not isinstance(outcome, Landed):
-            return _Finding(node.number, _Verdict.UNSETTLED)
-        return _Finding(node.number, _Verdict.OTHER, conflict=target, holder=holder)
+        kept = await self._conflicts.keep_aside(entry.key, found)
+        return _Finding(node.number, _Verdict.OTHER if kept else _Verdict.UNSETTLED)
 
 
 def _same_directory(path: bytes, entry: RemoteEntry) -> bool:

@@ -7,6 +7,7 @@ Rules:
   has dropped it: until then its row keeps the old token, so that a crash in between is found again and a put of ours
   cannot overwrite what it never saw.
 * An object with the same token may have other attributes (a copy onto itself): objects written since the last comparison are asked.
+* What vanished from a session that is written here, without another host's commit, stays on this disk.
 * A bucket in which nothing is left, without a manifest that says "removed", changes nothing while this disk has files: they may be the
   last copies.
 """
@@ -21,9 +22,9 @@ from sessionfs.formats import extended_attributes
 from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER
 from sessionfs.model import keys
 from sessionfs.model.names import SessionId
-from sessionfs.replication.hydration.adoption import RaiseEvent
 from sessionfs.replication.hydration.tree_rows import TreeRows, known_object
 from sessionfs.replication.remote_tree import RemoteEntry, RemoteTreeReader, Survey
+from sessionfs.replication.uploads.conflicts import RaiseEvent
 from sessionfs.working_copy.journal_tree import Node
 from sessionfs.working_copy.layout import ROOT_NUMBER
 from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
@@ -56,6 +57,7 @@ class _Pass:
     before: dict[str, KnownObject]
     survey: Survey
     rows: TreeRows
+    keeps_files: bool
     found: Differences = field(default_factory=Differences)
 
 
@@ -99,7 +101,8 @@ class Comparison:
             UnavailableError, AccessError, CorruptDataError, UnsupportedFormatError: Nothing was changed.
         """
         before = {known.key: known for known in self._journal.objects_below(keys.session_prefix(session))}
-        survey = await self._reader.survey(session)
+        row = self._journal.session(session)
+        survey = await self._reader.survey(session, known_manifest=row.manifest_token if row else "")
         if self._is_emptied(survey, before):
             return Differences()
         moved = self._moved(survey, before)
@@ -173,7 +176,8 @@ class Comparison:
             return Differences()
         rows = TreeRows(self._journal, survey.session)
         rows.join_groups(survey)
-        work = _Pass(survey.session, before, survey, rows)
+        keeps_files = row.written and row.manifest_token == survey.manifest_token
+        work = _Pass(survey.session, before, survey, rows, keeps_files)
         for key in sorted(before.keys() - survey.listed.keys(), reverse=True):
             if self._is_settled(work, key):
                 self._vanish(work, before[key])
@@ -183,7 +187,7 @@ class Comparison:
                 self._change(work, entry)
         if not row.written and not survey.exists:
             self._vanish_session(work, row.root)
-        elif not row.written:
+        elif not row.written and not survey.manifest_unchanged:
             if survey.manifest_token != row.manifest_token:
                 self._take_xattrs(work, described)
             rows.note_manifest(survey)
@@ -244,7 +248,7 @@ class Comparison:
             or node is None
             or not live.path
             or node.is_directory != live.is_directory
-            or (work.survey.has(live.path) and node.is_directory)
+            or (node.is_directory and work.survey.has_directory(live.path))
         ):
             self._journal.drop_object(known.key)
         elif node.is_directory and self._journal.children(node.number):
@@ -257,7 +261,8 @@ class Comparison:
     def _drop_name(self, work: _Pass, path: bytes, node: Node) -> bool:
         """Remove a name, unless it is on this disk: then the daemon is asked to drop that first."""
         if node.present:
-            work.found.files.add(node.number)
+            if not work.keeps_files:
+                work.found.files.add(node.number)
             return False
         above, _, name = path.rpartition(b"/")
         parent = self._journal.resolve(work.session, above)
@@ -270,7 +275,7 @@ class Comparison:
     def _drop_implied(self, work: _Pass, path: bytes) -> None:
         """Remove directories that only were there for what was in them."""
         above = path.rpartition(b"/")[0]
-        while above and not work.survey.has(above):
+        while above and not work.survey.has_directory(above):
             number = self._journal.resolve(work.session, above)
             node = self._journal.node(number) if number is not None else None
             key = keys.live_key(work.session, above, is_directory=True)

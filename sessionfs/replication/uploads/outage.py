@@ -26,7 +26,7 @@ class Outage:
 
     Attributes:
         reason: Why the store cannot be used, "" when it can.
-        keys: Keys whose rows wait for nothing but the end of this.
+        keys: Keys whose rows wait for nothing but the end of this, and what their requests found.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Outage:
         self._since_seconds = 0.0
         self.reason = ""
         self.next_probe_seconds = 0.0
-        self.keys: set[str] = set()
+        self.keys: dict[str, Kind] = {}
 
     def failed(self, kind: Kind, message: str, *, hurried: bool) -> None:
         """A request found the store unusable.
@@ -71,15 +71,16 @@ class Outage:
         """A request was answered.
 
         Returns:
-            Keys that waited for this.
+            Keys that waited for this. Those that were refused keep their own time: one key may be refused for ever, and must
+            not begin the next outage at once.
         """
         self._failures = 0
         if self.reason:
             lasted = self._clock.elapsed_seconds() - self._since_seconds
             self._raise_event("session.storage.recovered", {"seconds": round(lasted, 3)})
         self.reason = ""
-        waiting, self.keys = self.keys, set()
-        return sorted(waiting)
+        waiting, self.keys = self.keys, {}
+        return sorted(key for key, kind in waiting.items() if kind is Kind.OUTAGE)
 
     def ask_now(self) -> None:
         """Let the next probe happen at once."""

@@ -4,6 +4,8 @@ Rules of order:
 
 * A put of ``x`` waits for the deletes of ``x/`` and ``x/...``, a put of ``x/y`` for the delete of ``x``, and neither runs while the other is
   under way: a store may not hold both.
+* A directory's marker and what is below it are never under way together: a server that makes folders by itself (SeaweedFS) may lose the
+  marker's metadata to the folder that it makes for a child at the same moment.
 * A delete waits until the content of the object has arrived under every other name it has in the tree.
 * A put that replaces bytes of another inode waits in the same way when those bytes are only in the bucket.
 
@@ -100,6 +102,7 @@ def blockers(journal: UploadJournal, key: str, in_flight: Collection[str]) -> Bl
             for other in journal.related_work(key)
             if other in in_flight or journal.wanted(other) is None
         )
+        related.update(other for other in in_flight if _contains(other, key) or _contains(key, other))
     known = journal.object(key)
     content: set[str] = set()
     if known is not None and _removes_content(journal, known, wanted.node.number if wanted else None):
@@ -128,6 +131,11 @@ def find_knot(blocked: Mapping[str, Blockers]) -> str | None:
         for key in free:
             del knot[key]
     return next((key for key, found in knot.items() if not found.related), None)
+
+
+def _contains(marker: str, key: str) -> bool:
+    """Whether a key is a directory's marker and another lies below that directory."""
+    return marker.endswith("/") and marker != key and key.startswith(marker)
 
 
 def _removes_content(journal: UploadJournal, known: KnownObject, wanted_number: int | None) -> bool:

@@ -240,9 +240,7 @@ class StableImages:
             if os.pread(descriptor, len(SQLITE_MAGIC), 0) == SQLITE_MAGIC:
                 image = self._database(session, path, descriptor, status, known, written=written)
             else:
-                image = _unread(descriptor, status, known) or _read(
-                    descriptor, status, status.st_size, known.prefix_bytes
-                )
+                image = _image(descriptor, status, known, written=written)
             if isinstance(image, Deferred):
                 return image
             if image is None or (image.watched < 0 and identity_of(os.fstat(descriptor)) != seen):
@@ -268,9 +266,7 @@ class StableImages:
         if isinstance(made, Deferred):
             return made
         if made is None:
-            return _unread(descriptor, status, known) or _read(
-                descriptor, status, status.st_size, known.prefix_bytes
-            )
+            return _image(descriptor, status, known, written=written)
         image = _read(made, os.fstat(made), os.fstat(made).st_size, known.prefix_bytes)
         if image is None:
             os.close(made)
@@ -296,11 +292,12 @@ def read_exactly(descriptor: int, size_bytes: int, offset: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _unread(descriptor: int, status: os.stat_result, known: Known) -> Image | None:
-    """Give the image of a file that is the one hashed before."""
-    if not known.sha256 or identity_of(status) != known.identity:
-        return None
+def _image(descriptor: int, status: os.stat_result, known: Known, *, written: bool) -> Image | None:
+    """Give the image of a file: the one hashed before, or read now."""
     seen = identity_of(status)
+    # A mapping may have changed bytes without a change of time where the disk is memory (tmpfs).
+    if written or not known.sha256 or seen != known.identity:
+        return _read(descriptor, status, status.st_size, known.prefix_bytes)
     return Image(descriptor, status.st_size, known.sha256, attributes_of(status), seen, status.st_ino, seen)
 
 

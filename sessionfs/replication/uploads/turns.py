@@ -88,15 +88,18 @@ class Turns:
         return min(self._pauses, default=None)
 
     def row_for_probe(self, waiting: Collection[str]) -> Work | None:
-        """Give the oldest row that would send a request now.
+        """Give a row that would send a request now: the least tried, then the oldest, so that no single key keeps the rest away.
 
         Args:
             waiting: Keys that wait for nothing but the store.
         """
         now_ns = self._clock.wall_ns()
-        for row in self._journal.oldest_work(FAR_NS, _SHARE_ROWS):
-            if row.not_before_ns > now_ns and row.key not in waiting:
-                continue
+        rows = [
+            row
+            for row in self._journal.oldest_work(FAR_NS, _WINDOW_ROWS)
+            if row.not_before_ns <= now_ns or row.key in waiting
+        ]
+        for row in sorted(rows, key=lambda row: row.tries)[:_SHARE_ROWS]:
             if not schedule.blockers(self._journal, row.key, self._in_flight).all:
                 return row
         return None

@@ -143,7 +143,7 @@ class S3Store(ObjectStore):
         metadata: ObjectMetadata,
         before_complete: Callable[[], None],
     ) -> Token:
-        """A multipart upload, its parts one after the other."""
+        """A multipart upload."""
         check_parts_key(key, metadata, self._capabilities)
         with self._upload(key, metadata) as upload:
             send_parts(upload, parts, before_complete)
@@ -174,7 +174,7 @@ class S3Store(ObjectStore):
                 else:
                     with self.get(key, byte_range=None, expected=base.token) as body:
                         for part in regroup(body.chunks(), max(least, _TAIL_PART_BYTES)):
-                            upload.send_part(part)
+                            upload.send_part(upload.take_numbers(1), part)
             except ObjectNotFoundError:
                 raise PreconditionFailedError(f"{key!r} {condition_text(condition)}") from None
             send_parts(upload, tail_parts, before_complete)

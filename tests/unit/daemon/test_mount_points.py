@@ -12,6 +12,7 @@ from sessionfs.daemon.checks.mount_points import (
     check_apart,
     check_free,
     control_socket_of,
+    current_mount_point,
     mount_of,
     mount_source,
     mount_table,
@@ -39,7 +40,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_table_is_read_with_its_escapes(tmp_path: Path) -> None:
     (tmp_path / "mountinfo").write_text(TABLE)
     entries = mount_table(str(tmp_path / "mountinfo"))
-    assert entries[2] == MountEntry("/srv/a b", "fuse.sessionfs", "s3://bucket/p\\q")
+    assert entries[2] == MountEntry("/srv/a b", "fuse.sessionfs", "s3://bucket/p\\q", "0:40")
     assert mount_table()
 
 
@@ -58,6 +59,12 @@ def test_of_two_mounts_on_one_directory_the_newest_counts(table: None) -> None:
     assert found.filesystem == "fuse.sessionfs"
     assert mounted_at("/srv/once") is None
     assert [entry.mount_point for entry in mount_points.our_mounts()] == ["/srv/a b", "/srv/twice"]
+
+
+def test_a_mount_is_found_again_when_a_directory_above_it_was_renamed(table: None) -> None:
+    assert current_mount_point("/srv/old/b", "0:40") == "/srv/a b"
+    assert current_mount_point("/srv/a b", "0:40") == "/srv/a b"
+    assert current_mount_point("/srv/a b", "0:99") == "/srv/a b"
 
 
 def test_a_mount_point_must_be_an_empty_directory(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def ending(stage: Stage) -> Shutdown:
     return Shutdown(
         stage,
         stage,  # type: ignore[arg-type]  # the three calls of the client that a shutdown makes
-        mount_point="/mnt",
+        mount_point=lambda: "/mnt",
         on_unmounted=lambda: stage.steps.append("gone"),
     )
 

@@ -110,7 +110,11 @@ def test_missing_key_under_if_match_is_a_failed_condition_as_seaweedfs_says() ->
         (ConnectionResetError("reset"), OutcomeUnknownError, UnavailableError),
         (sdk.NoCredentialsError(), AccessError, AccessError),
         (sdk.CredentialRetrievalError(provider="p", error_msg="m"), AccessError, AccessError),
-        (sdk.SSLError(endpoint_url="https://x", error="CERTIFICATE_VERIFY_FAILED"), AccessError, AccessError),
+        (
+            sdk.SSLError(endpoint_url="https://x", error=ValueError("CERTIFICATE_VERIFY_FAILED")),
+            AccessError,
+            AccessError,
+        ),
         (sdk.ParamValidationError(report="bad"), InvalidRequestError, InvalidRequestError),
     ],
 )

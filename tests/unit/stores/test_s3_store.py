@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from sessionfs.model.clock import SystemClock
@@ -25,7 +27,7 @@ def test_copy_ranges_cover_the_object_and_none_is_too_small(size: int) -> None:
     ranges = copy_ranges(size, 5 * MIB)
     assert ranges[0][0] == 0
     assert ranges[-1][1] == size
-    assert all(end == start for (_, end), (start, _) in zip(ranges, ranges[1:], strict=False))
+    assert all(end == start for (_, end), (start, _) in itertools.pairwise(ranges))
     assert len(ranges) == 1 or all(end - start >= 5 * MIB for start, end in ranges)
     assert all(end - start <= 261 * MIB for start, end in ranges)
 
@@ -53,9 +55,9 @@ def test_own_credentials_come_first_and_must_be_whole() -> None:
     both = {"SESSIONFS_ACCESS_KEY_ID": "id", "SESSIONFS_SECRET_ACCESS_KEY": "secret"}
     found = connect(LOCATION, max_connections=1, clock=clock, environment=both)
     assert found.client._get_credentials().access_key == "id"
-    for name in both:
+    for name, value in both.items():
         with pytest.raises(AccessError, match="is not set") as caught:
-            connect(LOCATION, max_connections=1, clock=clock, environment={name: both[name]})
+            connect(LOCATION, max_connections=1, clock=clock, environment={name: value})
         assert "secret" not in str(caught.value).replace("SECRET", "")
     found.client.close()
 

@@ -218,7 +218,9 @@ async def test_a_directory_gives_way_to_a_file_of_its_name_in_order(world: World
     assert order.index(world.key(b"x/y")) < order.index(world.key(b"x"))
 
 
-async def test_a_file_that_takes_its_directorys_name_is_moved_though_only_the_bucket_has_it(world: World) -> None:
+async def test_a_file_that_takes_its_directorys_name_is_moved_though_only_the_bucket_has_it(
+    world: World,
+) -> None:
     world.make_directory(b"x")
     world.write(b"x/y", b"below")
     await world.settle()

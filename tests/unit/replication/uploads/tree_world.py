@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import trio
@@ -49,6 +50,15 @@ class LaterClock(SystemClock):
         return super().wall_ns() + _HOUR_NS
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Return when something has become true."""
+    for _ in range(10_000):
+        if condition():
+            return
+        await trio.sleep(0.001)
+    raise AssertionError("it never became true")
+
+
 class FileFaults(FaultyStore):
     """Planned faults hit requests about files: directories change with them, in no fixed order."""
 
@@ -86,8 +96,12 @@ class World:
         self.gate = gate
         self.mount_point = mount_point
         self.journal = UploadJournal(self.layout.journal, clock=self.clock)
+        weakref.finalize(self, self.journal.close)
         self.application = RecordApplication(
-            self.journal, self.layout, exclusions=Exclusions(settings.exclude_globs), on_delete=lambda *_: None
+            self.journal,
+            self.layout,
+            exclusions=Exclusions(settings.exclude_globs),
+            on_delete=lambda *_: None,
         )
         self._sequence = 0
         self.start()
@@ -193,7 +207,11 @@ class World:
         os.mkfifo(self.path(path))
         parent, name = self._place(path)
         self.tell(
-            Operation.MKNOD, parent=parent, name=name, mode=stat.S_IFIFO | 0o644, made=self.status(path).st_ino
+            Operation.MKNOD,
+            parent=parent,
+            name=name,
+            mode=stat.S_IFIFO | 0o644,
+            made=self.status(path).st_ino,
         )
 
     def link(self, path: bytes, new: bytes) -> None:
@@ -258,11 +276,21 @@ class World:
         assert node is not None
         return node.present
 
+    @contextmanager
+    def _keeping_time_above(self, path: bytes) -> Iterator[None]:
+        above = self.path(path.rpartition(b"/")[0])
+        before = os.stat(above)
+        yield
+        os.utime(above, ns=(before.st_atime_ns, before.st_mtime_ns))
+
     def evict(self, path: bytes) -> None:
         """Remove a clean file's bytes from this disk, as the daemon would."""
         number = self.number(path)
+        # The daemon never gives a number twice; here the inode is kept so that the disk does not either.
+        os.link(self.path(path), os.path.join(self.layout.trash, str(number)))
         for _, name in self.journal.paths_of(number):
-            os.unlink(self.path(name))
+            with self._keeping_time_above(name):
+                os.unlink(self.path(name))
         self.tell(Operation.EVICTED, number=number)
 
     def fetch(self, path: bytes) -> None:
@@ -270,17 +298,18 @@ class World:
         number = self.number(path)
         node = self.journal.node(number)
         assert node is not None
-        known = next(
-            known for known in self.journal.objects_of(number) if known.sha256 == node.sha256
-        )
+        os.unlink(os.path.join(self.layout.trash, str(number)))
+        known = next(known for known in self.journal.objects_of(number) if known.sha256 == node.sha256)
         with self.memory.get(known.key, byte_range=None, expected=None) as body:
             raw = body.read()
         names = [name for _, name in self.journal.paths_of(number)]
-        Path(os.fsdecode(self.path(names[0]))).write_bytes(raw)
+        with self._keeping_time_above(names[0]):
+            Path(os.fsdecode(self.path(names[0]))).write_bytes(raw)
         os.chmod(self.path(names[0]), stat.S_IMODE(node.mode))
         os.utime(self.path(names[0]), ns=(node.mtime_ns, node.mtime_ns))
         for name in names[1:]:
-            os.link(self.path(names[0]), self.path(name))
+            with self._keeping_time_above(name):
+                os.link(self.path(names[0]), self.path(name))
         self.tell(Operation.FETCHED, number=number)
 
     # --- what the bucket has
@@ -328,9 +357,7 @@ class World:
 
     def assert_equal(self, tree: dict[bytes, bytes | None]) -> None:
         """Compare the bucket with a tree: paths with bytes, None for directories."""
-        wanted = {
-            self.key(path, is_directory=body is None): body or b"" for path, body in tree.items()
-        }
+        wanted = {self.key(path, is_directory=body is None): body or b"" for path, body in tree.items()}
         wanted[keys.session_prefix(SESSION)] = b""
         assert self.bucket() == wanted
         for path, body in tree.items():

@@ -1,15 +1,11 @@
-"""The portable engine: pyfuse3 asks, the Core answers.
+"""pyfuse3's calls, answered by the Core.
 
-pyfuse3 keeps its state in globals: one mount per process. The loop it runs in is ``engine_pyfuse3_loop``.
-
-Every handler ends in a reply or a `FUSEError`: any other exception would end the loop, and the mount with it.
+Every handler ends in a reply or a `FUSEError`: any other exception would end pyfuse3's loop, and the mount with it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import subprocess
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NoReturn
 
@@ -19,90 +15,15 @@ from pyfuse3 import FUSEError
 
 from sessionfs.filesystem.core import Core
 from sessionfs.filesystem.data import Opened
-from sessionfs.filesystem.engine_pyfuse3_loop import KernelNotifier, Reactor
+from sessionfs.filesystem.engine_pyfuse3.loop import Reactor
 from sessionfs.filesystem.errno_map import errno_of
 from sessionfs.filesystem.volume import Attributes
-from sessionfs.model.errors import MountError, SessionFSError
+from sessionfs.model.errors import SessionFSError
 
 _log = structlog.get_logger(__name__)
 
-MAX_WAITING_REQUESTS = 1000
-"""Requests that may wait for the store at once before others have to wait too."""
-
 _CAPABILITY = b"security.capability"
 _NO_DATA = errno.ENODATA
-
-
-class Pyfuse3Engine:
-    """One mount through pyfuse3."""
-
-    def __init__(self) -> None:
-        self._mount_point = ""
-        self._reactor = Reactor()
-        self._notifier = KernelNotifier()
-        self._mounted = False
-
-    def mount(self, core: Core, mount_point: str, options: set[str]) -> None:
-        """Mount; requests wait until `serve` runs.
-
-        Args:
-            core: Answers.
-            mount_point: An existing, empty directory.
-            options: As for ``-o``: ``fsname=...``, ``allow_other``, ``suid``, ``dev``; ``default_permissions`` and ``allow_other`` are added as
-                the settings say.
-
-        Raises:
-            MountError: The kernel or libfuse refused.
-        """
-        wanted = {"subtype=sessionfs", *map(_ascii_option, options)}
-        if core.settings.default_permissions:
-            wanted.add("default_permissions")
-        if core.settings.allow_other:
-            wanted.add("allow_other")
-        try:
-            pyfuse3.init(_Operations(core, self._reactor), mount_point, wanted)
-        except (RuntimeError, OSError) as problem:
-            raise MountError(
-                f"cannot mount on {mount_point}: {problem}",
-                remedy="the line that fuse printed says why; sessionfs doctor checks the machine",
-            ) from None
-        self._mount_point = mount_point
-        self._mounted = True
-        core.set_notifier(self._notifier)
-
-    async def serve(self) -> None:
-        """Answer requests until the mount ends, by `unmount` or from outside."""
-        self._notifier.start()
-        try:
-            with self._reactor.installed():
-                await pyfuse3.main(max_tasks=MAX_WAITING_REQUESTS)
-        finally:
-            self._notifier.close()
-
-    def unmount(self) -> None:
-        """Let `serve` return; requests under way are answered or fail as the mount goes."""
-        self._notifier.close()
-        with contextlib.suppress(Exception):
-            pyfuse3.terminate()
-        self._reactor.close()
-
-    def close(self) -> None:
-        """Remove the mount, lazily if somebody uses it. Call it when `serve` has returned."""
-        if not self._mounted:
-            return
-        self._mounted = False
-        if self._notifier.ended():
-            pyfuse3.close(unmount=True)
-        else:
-            # A notification hangs in the kernel: tearing the session down under it would crash.
-            subprocess.run(["fusermount3", "-u", "-z", self._mount_point], check=False, capture_output=True)
-
-
-def _ascii_option(option: str) -> str:
-    """Spell an option as libfuse takes it: ASCII, with commas of a value escaped."""
-    name, equals, value = option.partition("=")
-    value = value.replace("\\", "\\\\").replace(",", "\\,")
-    return (name + equals + value).encode("ascii", "replace").decode()
 
 
 def _entry(shown: Attributes) -> pyfuse3.EntryAttributes:
@@ -139,8 +60,13 @@ def _fail(call: str, problem: Exception) -> NoReturn:
     raise FUSEError(errno_of(problem)) from None
 
 
-class _Operations(pyfuse3.Operations):
-    """pyfuse3's calls on a `Core`."""
+class Operations(pyfuse3.Operations):
+    """pyfuse3's calls on a `Core`.
+
+    Args:
+        core: Answers.
+        reactor: Is told before a call waits.
+    """
 
     supports_dot_lookup = True
     enable_writeback_cache = False

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from sessionfs.formats import object_metadata
 from sessionfs.formats.intent_records import Intent, Operation, Outcome
-from sessionfs.formats.link_messages import Entry
+from sessionfs.formats.link_messages import Entry, Fetched
 from sessionfs.formats.object_metadata import FileAttributes, Provenance
 from sessionfs.model import keys
+from sessionfs.model.errors import UnavailableError
 from sessionfs.model.names import SessionId, session_id
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.generations import Generations
@@ -20,6 +21,7 @@ from sessionfs.replication.hydrator import Hydrator
 from sessionfs.replication.remote_tree import RemoteTreeReader
 from sessionfs.replication.trio_store import TrioStore
 from sessionfs.stores.base import ObjectMetadata, ObjectStore, Token, Unconditional
+from sessionfs.testing.faulty_store import FailBefore, FaultyStore
 from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
 from sessionfs.working_copy.record_application import RecordApplication
@@ -27,6 +29,8 @@ from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
 
 SESSION = session_id("s")
 SETTINGS = ReplicationSettings(retry_minimum_seconds=0, retry_maximum_seconds=0)
+LINK = stat.S_IFLNK | 0o777
+PREFIX = "sessions/s/"
 Fields = Mapping[str, str | int | float | bool]
 
 
@@ -82,10 +86,33 @@ def put_plain(store: ObjectStore, path: str, body: bytes = b"", *, session: str 
     return store.put(key, body, condition=Unconditional(), metadata=ObjectMetadata())
 
 
+def put_session(store: ObjectStore) -> None:
+    """Store a small session: a directory, a file in it, and a link."""
+    put(store, "")
+    put(store, "d/", mode=stat.S_IFDIR | 0o700)
+    put(store, "d/f", b"abc")
+    put(store, "l", b"d/f", mode=LINK)
+
+
+def drop(store: ObjectStore, path: str) -> None:
+    """Delete an object as another host does."""
+    store.delete(PREFIX + path, condition=Unconditional())
+
+
+def away(store: FaultyStore, method: str, times: int = 5) -> None:
+    """Let the next calls of a method find no store."""
+    store.plan(method, *(FailBefore(UnavailableError("away")) for _ in range(times)))
+
+
 def reader_of(store: ObjectStore, *, globs: tuple[str, ...] = SETTINGS.exclude_globs) -> RemoteTreeReader:
     """Give a reader of a store."""
     trio_store = TrioStore(store, StepClock(), SETTINGS)
     return RemoteTreeReader(trio_store, Exclusions(globs), private_globs=SETTINGS.private_globs, owner=(7, 8))
+
+
+def body_of(host: Host, fetched: Fetched) -> bytes:
+    """Read a staged file."""
+    return Path(host.layout.staging, fetched.staged).read_bytes()
 
 
 class Host:
@@ -209,9 +236,8 @@ class Host:
         os.utime(staged, ns=(fetched.entry.mtime_ns, fetched.entry.mtime_ns))
         os.rename(staged, where)
         for session, path in self.journal.paths_of(number):
-            other = self.disk(path, session)
-            if not os.path.lexists(other):
-                os.link(where, other)
+            if not self.is_on_disk(path):
+                os.link(where, self.disk(path, session))
 
     # --- the uploader
 
@@ -271,6 +297,18 @@ class Host:
                 clean_mtime_ns=status.st_mtime_ns,
                 clean_ctime_ns=status.st_ctime_ns,
             )
+
+    def read(self, path: bytes) -> bytes:
+        """Read a file of the working copy."""
+        return Path(os.fsdecode(self.disk(path))).read_bytes()
+
+    def write(self, path: bytes, body: bytes) -> None:
+        """Rewrite a file of the working copy in place."""
+        Path(os.fsdecode(self.disk(path))).write_bytes(body)
+
+    def is_on_disk(self, path: bytes = b"") -> bool:
+        """Whether the working copy has a path."""
+        return os.path.lexists(self.disk(path))
 
     def staged(self) -> list[str]:
         """Names in staging."""

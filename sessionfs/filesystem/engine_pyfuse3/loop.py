@@ -16,7 +16,7 @@ import queue
 import select
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyfuse3
 import structlog
@@ -48,9 +48,14 @@ class _ReadLock:
 
 
 class Reactor:
-    """What pyfuse3 sees as ``trio``."""
+    """What pyfuse3 sees as ``trio``.
 
-    def __init__(self) -> None:
+    Args:
+        on_end: Called, perhaps more than once, when the mount has ended.
+    """
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        self._on_end = on_end
         self._lock = _ReadLock()
         self._served = 0
         self._poll = select.poll()
@@ -82,6 +87,7 @@ class Reactor:
         """Let every worker look whether the mount has ended."""
         self._lock.closing = True
         self._lock.waiting.unpark_all()
+        self._on_end()
 
     async def _wait_readable(self, descriptor: int) -> None:
         if descriptor != self._descriptor:
@@ -92,7 +98,7 @@ class Reactor:
             self._served = 0
             await trio.lowlevel.checkpoint()
         events = self._poll.poll(0)
-        if not events and self._served and descriptor < _MAX_SELECT_DESCRIPTOR:
+        if not events and descriptor < _MAX_SELECT_DESCRIPTOR:
             select.select((descriptor,), (), (), _LOOK_SECONDS)
             events = self._poll.poll(0)
         if not events:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,21 +26,13 @@ from sessionfs.model.errors import (
 )
 from sessionfs.replication import generation_entries
 from sessionfs.stores.base import ObjectMetadata, Token, Unconditional
-from sessionfs.stores.memory import MemoryStore
 from sessionfs.testing.faulty_store import FailBefore, FaultyStore, Interfere, LostResponse, Pass
 from sessionfs.working_copy.journal_tree import SessionRow
 
-from .hosts import SESSION, Host, StepClock
+from .hosts import SESSION, Host
 
 MANIFEST = keys.manifest_key(SESSION)
 MARKER = keys.commit_marker_key(SESSION)
-
-
-@pytest.fixture
-def store() -> Iterator[FaultyStore]:
-    faulty = FaultyStore(MemoryStore(StepClock()))
-    yield faulty
-    faulty.assert_all_used()
 
 
 @pytest.fixture
@@ -207,7 +200,7 @@ async def test_a_commit_that_always_loses_fails_and_the_session_stays_changed(
             real_put(MANIFEST, raw, condition=Unconditional(), metadata=ObjectMetadata())
         return real_put(key, body, **how)  # type: ignore[arg-type]
 
-    store.inner.put = put_after_another  # type: ignore[method-assign, assignment]
+    store.inner.put = put_after_another  # type: ignore[method-assign]
     with pytest.raises(PreconditionFailedError):
         await host.generations.commit_drained(SESSION, "timer")
     assert session_row(host).changed
@@ -318,8 +311,7 @@ async def test_bytes_without_a_possible_key_go_to_the_objects_and_come_back(
     await other.hydrator.open_session(SESSION)
     await other.materialise()
     for body in (b"small", b"large" * 100):
-        there = other.disk(path + b"%d" % len(body))
-        assert Path(os.fsdecode(there)).read_bytes() == body
+        assert other.read(path + b"%d" % len(body)) == body
     other.journal.update_session(SESSION, changed=True)
     before = newest(store).entries
     for number in other.journal.children(other.number(name)):
@@ -327,6 +319,24 @@ async def test_bytes_without_a_possible_key_go_to_the_objects_and_come_back(
     assert await other.generations.commit_drained(SESSION, "timer") == 2
     assert newest(store).entries == before
     other.journal.close()
+
+
+async def test_bytes_that_the_uploader_keeps_by_content_are_named(host: Host, store: FaultyStore) -> None:
+    host.make(b"same", b"abc")
+    host.upload()
+    digest = hashlib.sha256(b"abc").hexdigest()
+    known = host.journal.object("sessions/s/f")
+    assert known is not None
+    kept = replace(known, key=keys.content_key(SESSION, digest), mode=stat.S_IFREG | 0o600)
+    host.journal.put_object(kept)
+    for key in ("sessions/s/f", "sessions/s/same"):
+        host.journal.drop_object(key)
+    os.chmod(host.disk(b"same"), 0o640)
+    await host.generations.commit_drained(SESSION, "timer")
+    named = {entry.path: entry for entry in newest(store).entries}
+    for path, mode in ((b"f", 0o644), (b"same", 0o640)):
+        assert (named[path].token, named[path].sha256) == ("", digest)
+        assert stat.S_IMODE(named[path].mode) == mode
 
 
 async def test_bytes_that_cannot_be_stored_fail_the_commit(
