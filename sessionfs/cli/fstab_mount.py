@@ -54,7 +54,7 @@ _SILENT_FLAGS = "snv"
 
 
 @dataclass(frozen=True, slots=True)
-class HelperCall:
+class MountCall:
     """What mount(8) asked for.
 
     Attributes:
@@ -70,7 +70,7 @@ class HelperCall:
     fake: bool
 
 
-def parse(arguments: Sequence[str]) -> HelperCall:
+def parse(arguments: Sequence[str]) -> MountCall:
     """Read the helper's arguments.
 
     Raises:
@@ -99,7 +99,7 @@ def parse(arguments: Sequence[str]) -> HelperCall:
             places.append(argument)
     if len(places) != 2:  # noqa: PLR2004 - STORE and DIR
         raise ValueError("a store and a directory are needed")
-    return HelperCall(places[0], places[1], ",".join(translate(options)), fake)
+    return MountCall(places[0], places[1], ",".join(translate(options)), fake)
 
 
 def translate(options: Sequence[str]) -> list[str]:

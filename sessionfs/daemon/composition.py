@@ -10,6 +10,7 @@ import trio
 from sessionfs.daemon.checks.mount_points import current_mount_point, mounted_at
 from sessionfs.daemon.control.protocol import usable_socket_path
 from sessionfs.daemon.control.server import ControlServer
+from sessionfs.daemon.eager_client import EagerClient
 from sessionfs.daemon.mount_request import MountRequest, ReplicationRequest
 from sessionfs.daemon.replication_child import Child, ReplicationChild
 from sessionfs.daemon.replication_client import ReplicationClient
@@ -20,6 +21,7 @@ from sessionfs.filesystem.core import Core
 from sessionfs.filesystem.engine_pyfuse3 import Pyfuse3Engine
 from sessionfs.model.clock import Clock
 from sessionfs.model.errors import MountError
+from sessionfs.model.settings import FilesystemSettings
 from sessionfs.working_copy.intent_log import IntentLog
 from sessionfs.working_copy.layout import StateLayout
 
@@ -70,7 +72,7 @@ class Composition:
             The exit code of the process.
         """
         settings = self._request.settings.filesystem
-        client = ReplicationClient(self._log, timeout_seconds=settings.fetch_timeout_seconds)
+        client = self._client(settings)
         socket_path = usable_socket_path(self._layout.control_socket)
         core = Core(
             layout=self._layout,
@@ -123,6 +125,12 @@ class Composition:
             engine.close()
             core.close()
             self._log.close()
+
+    def _client(self, settings: FilesystemSettings) -> ReplicationClient:
+        timeout_seconds = settings.fetch_timeout_seconds
+        if settings.eager:
+            return EagerClient(self._log, layout=self._layout, timeout_seconds=timeout_seconds)
+        return ReplicationClient(self._log, timeout_seconds=timeout_seconds)
 
 
 async def wait_until_mounted(mount_point: str, device_before: int) -> None:

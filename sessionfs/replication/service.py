@@ -151,8 +151,10 @@ class ReplicationService:
         """Apply the log, and walk the working copy when the page cache or the journal was lost."""
         boot_id = clocks.boot_id()
         self._apply_log()
+        reconciliation = Reconciliation(self._journal, self._layout, now_ns=self._clock.wall_ns())
+        reconciliation.forget_removed()
         if self._journal.fresh or self._journal.meta("boot_id", boot_id) != boot_id:
-            findings = Reconciliation(self._journal, self._layout, now_ns=self._clock.wall_ns()).run()
+            findings = reconciliation.run()
             _log.info(
                 "working copy compared",
                 entries=findings.entries,
@@ -231,14 +233,14 @@ class ReplicationService:
         self._brake.note(session, key, self._clock.elapsed_seconds())
 
     def _apply_brake(self) -> None:
-        now_seconds = self._clock.elapsed_seconds()
-        for session in self._brake.sessions():
-            before = len(self._journal.objects_below(f"{keys.SESSIONS_PREFIX}{session}/"))
-            held = self._brake.held(session, now_seconds, files_before=before)
-            if held:
+        for session, deleted in self._brake.recent(self._clock.elapsed_seconds()).items():
+            # What was made again since is no deletion any more.
+            gone = [key for key in deleted if self._journal.object(key) and not self._journal.wanted(key)]
+            before = self._journal.count_objects(f"{keys.SESSIONS_PREFIX}{session}/")
+            if self._brake.is_mass(len(gone), files_before=before):
                 with self._journal.transaction():
-                    self._journal.hold_work(held)
-                _log.warning("deletions held", session=session, files=len(held))
+                    self._journal.hold_work(gone)
+                _log.warning("deletions held", session=session, files=len(gone))
 
     # --- requests
 

@@ -5,14 +5,12 @@ A slip (``rm -r`` in the wrong place) is then still whole in the bucket.
 
 from __future__ import annotations
 
-from collections import deque
-
 MINIMUM_FILES = 100
 """Half of a session smaller than this is no mass."""
 
 
 class DeletionBrake:
-    """Watches how many objects of each session are to be deleted within a window.
+    """Watches which objects of each session are to be deleted within a window.
 
     Args:
         limit_files: More than this within the window are held.
@@ -22,34 +20,35 @@ class DeletionBrake:
     def __init__(self, *, limit_files: int, window_seconds: float) -> None:
         self._limit_files = limit_files
         self._window_seconds = window_seconds
-        self._recent: dict[str, deque[tuple[float, str]]] = {}
+        self._recent: dict[str, dict[str, float]] = {}
 
     def note(self, session: str, key: str, now_seconds: float) -> None:
-        """Count one deletion."""
-        self._recent.setdefault(session, deque()).append((now_seconds, key))
+        """Count one deletion; the same key counts once."""
+        self._recent.setdefault(session, {})[key] = now_seconds
 
-    def held(self, session: str, now_seconds: float, *, files_before: int) -> list[str]:
-        """Say which deletions must wait.
+    def recent(self, now_seconds: float) -> dict[str, list[str]]:
+        """Keys deleted within the window by session, where there are enough of them to be a mass.
 
         Args:
-            session: The session.
             now_seconds: On the clock of `note`.
-            files_before: Objects the session had in the bucket.
-
-        Returns:
-            Keys: empty while the window holds no mass.
         """
-        recent = self._recent.get(session)
-        if recent is None:
-            return []
-        while recent and recent[0][0] < now_seconds - self._window_seconds:
-            recent.popleft()
-        if not recent:
-            del self._recent[session]
-            return []
-        half = len(recent) >= MINIMUM_FILES and 2 * len(recent) > files_before
-        return [key for _, key in recent] if len(recent) > self._limit_files or half else []
+        since = now_seconds - self._window_seconds
+        for session, noted in list(self._recent.items()):
+            left = {key: moment for key, moment in noted.items() if moment >= since}
+            if left:
+                self._recent[session] = left
+            else:
+                del self._recent[session]
+        least = min(MINIMUM_FILES, self._limit_files)
+        return {session: list(noted) for session, noted in self._recent.items() if len(noted) >= least}
 
-    def sessions(self) -> list[str]:
-        """Sessions with deletions in the window."""
-        return list(self._recent)
+    def is_mass(self, deleted_files: int, *, files_before: int) -> bool:
+        """Whether a batch must wait.
+
+        Args:
+            deleted_files: Objects that are to go and were not made again since.
+            files_before: Objects the session had in the bucket.
+        """
+        if deleted_files > self._limit_files:
+            return True
+        return deleted_files >= MINIMUM_FILES and 2 * deleted_files > files_before

@@ -54,21 +54,27 @@ class Reconciliation:
 
     def run(self) -> Findings:
         """Walk every session."""
-        found: set[str] = set()
         for entry in os.scandir(self._layout.sessions):
             try:
                 session = names.session_id(entry.name)
             except InvalidSessionIdError:
                 continue
             if entry.is_dir(follow_symlinks=False):
-                found.add(session)
                 with self._journal.transaction():
                     self._walk_session(session, entry.stat(follow_symlinks=False))
+        self.forget_removed()
+        return self.findings
+
+    def forget_removed(self) -> None:
+        """Forget the sessions whose directory somebody removed by hand; one directory look-up each."""
         for row in self._journal.sessions():
-            if row.id not in found:
+            root = self._journal.node(row.root)
+            is_named = self._journal.child(ROOT_NUMBER, row.id.encode()) is not None
+            if root is None or not root.present or not is_named:
+                continue
+            if not os.path.isdir(os.path.join(self._layout.sessions, row.id)):
                 with self._journal.transaction():
                     self._forget(row.id, row.root)
-        return self.findings
 
     def _walk_session(self, session: SessionId, status: os.stat_result) -> None:
         root = self._journal.child(ROOT_NUMBER, session.encode())

@@ -183,7 +183,12 @@ class RecordApplication:
 
     def _released(self, intent: Intent, outcome: Outcome) -> None:
         self._journal.add_writers(intent.number, -1)
-        if outcome.errno == INTERRUPTED:
+        node = self._journal.node(intent.number)
+        if node is None:
+            return
+        # What was imaged while it was open (SQLite's own image, say) may differ from the bytes at rest.
+        is_last_of_unsettled = node.writers == 0 and node.clean_identity[0] < 0
+        if outcome.errno == INTERRUPTED or is_last_of_unsettled:
             self._mark_all(intent.number, intent)
 
     def _started(self, intent: Intent, _outcome: Outcome) -> None:
@@ -237,7 +242,8 @@ class RecordApplication:
         if node is None or place is None:
             return
         self._mark_key(place, is_directory=node.is_directory, intent=intent, deleted=deleted)
-        database = side_file_of(name)
+        # The -shm index is written by readers too, our own image among them.
+        database = None if name.endswith(b"-shm") else side_file_of(name)
         if database is not None and self._journal.child(parent, database) is not None:
             beside = self._journal.path_in(parent, database)
             if beside is not None:

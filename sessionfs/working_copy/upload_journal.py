@@ -136,6 +136,13 @@ class UploadJournal(JournalTree):
         ).fetchall()
         return [KnownObject(*row) for row in rows]
 
+    def count_objects(self, prefix: str) -> int:
+        """How many objects have a key that starts with a prefix that ends in a slash."""
+        row = self._database.execute(
+            "SELECT count(*) FROM objects WHERE key >= ? AND key < ?", (prefix, prefix[:-1] + "0")
+        ).fetchone()
+        return int(row[0])
+
     # --- what is owed
 
     def mark(self, key: str, session: str, now_ns: int) -> None:
@@ -143,7 +150,7 @@ class UploadJournal(JournalTree):
         self._database.execute(
             "INSERT INTO work (key, session, first_owed_ns, changed_ns) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (key) DO UPDATE SET changed_ns = max(changed_ns, excluded.changed_ns),"
-            " version = version + 1, state = 'owed', reason = ''",
+            " version = version + 1, state = 'owed', reason = '', held = 0",
             (key, session, now_ns, now_ns),
         )
         self._database.execute("UPDATE sessions SET changed = 1 WHERE id = ?", (session,))

@@ -111,6 +111,10 @@ class Host:
     def remember_pids(self) -> tuple[int, int]:
         """Daemon and replication process of the mount."""
         found = self.status()
+        deadline = time.monotonic() + 20
+        while found["replication_pid"] is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+            found = self.status()
         daemon, replication = int(found["daemon_pid"]), int(found["replication_pid"])
         self._pids |= {daemon, replication}
         return daemon, replication

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -177,7 +176,6 @@ def test_commands_about_a_directory_that_is_no_mount_say_so(local: Host) -> None
         refused(local, command, str(local.mount_point), code=1, said=("is in no sessionfs mount",))
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
 @pytest.mark.parametrize("how", ["missing", "forbidden"])
 def test_a_machine_without_its_fuse_device_is_told_how_to_get_it(local: Host, how: str) -> None:
     # In a mount namespace of its own: an empty directory, or a file nobody may open, instead of the device.
@@ -188,7 +186,7 @@ def test_a_machine_without_its_fuse_device_is_told_how_to_get_it(local: Host, ho
     said = {"missing": "/dev/fuse is missing", "forbidden": "/dev/fuse cannot be opened"}[how]
     command = " ".join([sys.executable, "-m", "sessionfs", "mount", local.store, str(local.mount_point)])
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", f"{prepare} && exec {command}"],
+        ["unshare", "-m" if os.geteuid() == 0 else "-rm", "sh", "-c", f"{prepare} && exec {command}"],
         env=local.full_environment(),
         cwd="/",
         capture_output=True,
@@ -261,11 +259,13 @@ def test_a_mount_in_use_is_not_taken_away_and_goes_on(local: Host) -> None:
 # --- what the store says
 
 
+@pytest.mark.s3
 def test_a_wrong_secret_is_refused(s3_host: MakeHost, seaweed: SeaweedServer) -> None:
     host = s3_host(seaweed.fresh_bucket(), SESSIONFS_SECRET_ACCESS_KEY="not-the-secret")
     refused(host, *mount(host), code=3, said=("SESSIONFS_SECRET_ACCESS_KEY",))
 
 
+@pytest.mark.s3
 def test_a_missing_bucket_is_named(s3_host: MakeHost, seaweed: SeaweedServer) -> None:
     host = s3_host(f"s3://no-such-bucket?endpoint={seaweed.endpoint}&region=us-east-1")
     refused(host, *mount(host), code=3, said=("no-such-bucket",))
@@ -295,6 +295,7 @@ def test_a_bucket_of_another_region_names_the_region(s3_host: MakeHost) -> None:
         refused(host, *mount(host), code=3, said=("region", "eu-central-1"))
 
 
+@pytest.mark.s3
 def test_a_store_that_knows_its_mount_but_does_not_answer_is_mounted_with_a_warning(
     s3_host: MakeHost, seaweed: SeaweedServer
 ) -> None:

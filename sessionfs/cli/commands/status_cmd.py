@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +20,7 @@ from sessionfs.cli.output import (
     print_left_behind,
     size_text,
 )
+from sessionfs.model.clock import SystemClock
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -125,10 +126,10 @@ def _cells(session: dict[str, Any]) -> list[str]:
 
 def _ago(moment: str) -> str:
     try:
-        then = datetime.fromisoformat(moment)
+        then_seconds = datetime.fromisoformat(moment).timestamp()
     except ValueError:
         return moment
-    return f"{age_text(max(0.0, (datetime.now(UTC) - then).total_seconds()))} ago"
+    return f"{age_text(max(0.0, SystemClock().wall_ns() / 1e9 - then_seconds))} ago"
 
 
 def _watch(daemon: ControlClient, *, as_json: bool) -> None:

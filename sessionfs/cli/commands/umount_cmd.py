@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from sessionfs.cli.exit_codes import DONE, LEFT_BEHIND
+from sessionfs.cli.exit_codes import DONE, INTERRUPTED, LEFT_BEHIND
 from sessionfs.cli.options import connect, mount_argument, mount_point_of
 from sessionfs.cli.output import drain_progress, print_left_behind
 
@@ -32,8 +32,14 @@ def umount(directory: str, timeout: float | None, abandon: bool, force: bool) ->
             f"the daemon of {mount_point} had ended; what it owed is uploaded by the next mount", err=True
         )
         return DONE
-    with connect(mount_point) as daemon, drain_progress("uploading") as show:
-        result = daemon.call("shutdown", progress=show, timeout=timeout, abandon=abandon, force=force)
+    with connect(mount_point) as daemon:
+        try:
+            with drain_progress("uploading") as show:
+                result = daemon.call("shutdown", progress=show, timeout=timeout, abandon=abandon, force=force)
+        except KeyboardInterrupt:
+            # Hanging up takes the request back.
+            click.echo(f"sessionfs: interrupted; {mount_point} stays mounted", err=True)
+            return INTERRUPTED
         daemon.wait_until_gone(seconds=_END_SECONDS)
     if result["owed_files"]:
         print_left_behind(result)

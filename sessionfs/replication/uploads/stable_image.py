@@ -17,6 +17,8 @@ import contextlib
 import hashlib
 import os
 import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -137,6 +139,7 @@ class StableImages:
         self._clock = clock
         self._gate = gate
         self._threads = trio.CapacityLimiter(_DISK_THREADS)
+        self._locks: dict[int, trio.Lock] = {}
 
     async def take(self, session: str, path: bytes, known: Known) -> Image | Deferred:
         """Take an image of a regular file.
@@ -152,7 +155,8 @@ class StableImages:
         for _ in range(TRIES):
             found: Image | Identity | Deferred | None = None
             if known.writers:
-                found = await self._granted(session, path, known)
+                async with self._alone(known.number):
+                    found = await self._granted(session, path, known)
             if found is None:
                 quiet = partial(self._quiet, session, path, known, waited_for)
                 found = await trio.to_thread.run_sync(quiet, limiter=self._threads)
@@ -161,6 +165,17 @@ class StableImages:
             waited_for = found
             await trio.sleep(_TICK_SECONDS)
         return Deferred(reason)
+
+    @asynccontextmanager
+    async def _alone(self, number: int) -> AsyncIterator[None]:
+        """One image of an inode at a time: the daemon counts its rewrites for one, and it may have several keys."""
+        lock = self._locks.setdefault(number, trio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked():
+                self._locks.pop(number, None)
 
     async def _granted(self, session: str, path: bytes, known: Known) -> Image | Identity | None:
         """Read a file that the daemon writes between two grants; None when the daemon has no word on it, or it is a database."""

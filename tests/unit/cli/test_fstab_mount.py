@@ -8,7 +8,7 @@ import pytest
 
 from sessionfs.cli import fstab_mount
 from sessionfs.cli.commands.mount_cmd import split_options
-from sessionfs.cli.fstab_mount import HelperCall, parse
+from sessionfs.cli.fstab_mount import MountCall, parse
 
 
 def test_a_line_of_fstab_becomes_settings_and_options() -> None:
@@ -21,7 +21,7 @@ def test_a_line_of_fstab_becomes_settings_and_options() -> None:
             "rw,noatime,nofail,_netdev,user,x-systemd.automount,comment=x,allow_other,upload_delay_seconds=2,max_read=4096",
         ]
     )
-    assert call == HelperCall(
+    assert call == MountCall(
         "s3://bucket", "/srv/s", "allow_other,upload_delay_seconds=2,max_read=4096", fake=False
     )
     assert split_options(call.options) == (
@@ -50,7 +50,7 @@ def test_options_that_are_settings(option: str, settings: dict[str, object]) -> 
 
 
 def test_the_type_and_the_namespace_of_mount_are_accepted() -> None:
-    assert parse(["-t", "fuse.sessionfs", "-N", "1", "s", "d", "-oro"]) == HelperCall(
+    assert parse(["-t", "fuse.sessionfs", "-N", "1", "s", "d", "-oro"]) == MountCall(
         "s", "d", "ro", fake=False
     )
 

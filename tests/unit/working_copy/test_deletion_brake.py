@@ -10,41 +10,45 @@ def brake() -> DeletionBrake:
     return DeletionBrake(limit_files=1000, window_seconds=10)
 
 
-def note(target: DeletionBrake, count: int, at: float) -> None:
-    for index in range(count):
+def note(target: DeletionBrake, first: int, last: int, at: float) -> None:
+    for index in range(first, last):
         target.note("s", f"k{index}", at)
 
 
-def test_more_than_the_limit_within_the_window_is_held_whole() -> None:
+def test_deletions_within_the_window_count_together() -> None:
     target = brake()
-    note(target, 600, 0)
-    note(target, 401, 5)
-    assert len(target.held("s", 5, files_before=100_000)) == 1001
+    note(target, 0, 600, 0)
+    note(target, 600, 1001, 5)
+    assert len(target.recent(5)["s"]) == 1001
+    assert target.is_mass(1001, files_before=100_000)
+    assert not target.is_mass(1000, files_before=100_000)
 
 
-def test_the_same_number_spread_out_is_not() -> None:
+def test_older_ones_do_not_count() -> None:
     target = brake()
-    note(target, 600, 0)
-    note(target, 401, 11)
-    assert target.held("s", 11, files_before=100_000) == []
+    note(target, 0, 600, 0)
+    note(target, 600, 1001, 11)
+    assert len(target.recent(11)["s"]) == 401
+    assert target.recent(100) == {}
 
 
-def test_half_of_a_session_is_held_unless_it_is_small() -> None:
+def test_the_same_key_counts_once() -> None:
     target = brake()
-    note(target, 120, 0)
-    assert len(target.held("s", 0, files_before=200)) == 120
-    target = brake()
-    note(target, 50, 0)
-    assert target.held("s", 0, files_before=50) == []
+    for moment in range(5):
+        note(target, 0, 120, moment)
+    assert len(target.recent(4)["s"]) == 120
 
 
-def test_sessions_are_counted_apart_and_forgotten() -> None:
+def test_half_of_a_session_is_a_mass_unless_it_is_small() -> None:
+    assert brake().is_mass(120, files_before=200)
+    assert not brake().is_mass(120, files_before=300)
+    assert not brake().is_mass(50, files_before=50)
+
+
+def test_few_deletions_are_not_even_looked_at() -> None:
     target = brake()
-    note(target, 600, 0)
-    assert target.held("other", 0, files_before=1) == []
-    assert target.sessions() == ["s"]
-    assert target.held("s", 100, files_before=1) == []
-    assert target.sessions() == []
+    note(target, 0, 99, 0)
+    assert target.recent(0) == {}
 
 
 def test_exclusions_match_names_anywhere_and_paths_as_a_whole() -> None:

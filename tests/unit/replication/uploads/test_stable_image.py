@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import trio
 
 from sessionfs.formats.link_messages import ImageGrant
 from sessionfs.model.clock import SystemClock
@@ -87,6 +88,34 @@ async def test_a_file_rewritten_at_every_look_is_deferred(layout: StateLayout) -
     image = await images(layout, gate).take(SESSION, b"f", Known(1, 1, UNKNOWN, ""))
     assert image == Deferred("it is being written")
     assert gate.grants == []
+
+
+async def test_two_names_of_a_file_are_imaged_one_after_the_other(layout: StateLayout) -> None:
+    """The daemon counts rewrites for one image of an inode."""
+    file(layout, b"body")
+    under_way: list[int] = []
+
+    class Counting(Gate):
+        async def begin_image(self, number: int) -> ImageGrant:  # noqa: ARG002 - the port's name
+            under_way.append(1)
+            assert len(under_way) == 1
+            return ImageGrant(4, 0, 1)
+
+        async def end_image(self, number: int) -> ImageGrant:  # noqa: ARG002 - the port's name
+            under_way.clear()
+            return ImageGrant(4, 0, 1)
+
+    taken = images(layout, Counting([]))
+
+    async def take() -> None:
+        image = await taken.take(SESSION, b"f", Known(7, 1, UNKNOWN, ""))
+        assert isinstance(image, Image)
+        image.close()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take)
+        nursery.start_soon(take)
+    assert taken._locks == {}
 
 
 async def test_without_the_daemon_equal_stats_decide(layout: StateLayout) -> None:

@@ -20,8 +20,8 @@ import trio
 
 from sessionfs.daemon.log_setup import configure_logs
 from sessionfs.daemon.mount_request import ReplicationRequest, Started, frame, receive_frame
+from sessionfs.daemon.replication.admission import admit_store
 from sessionfs.daemon.state_lock import wait_for_lock
-from sessionfs.daemon.store_admission import admit_store
 from sessionfs.formats.link_messages import (
     AnyMessage,
     BeginImage,
