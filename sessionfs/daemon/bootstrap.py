@@ -2,7 +2,7 @@
 
 Order of steps of a start: the checks that change nothing; the state directory and its lock; the replication process,
 which admits the store; a stale mount is cleared; the mount; then the report. A start that fails before the report
-leaves nothing behind: a state directory that it made itself is removed again.
+leaves nothing mounted and, unless its log is worth reading, no state directory that was not there before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sessionfs.daemon.replication_child import Child, start_child, wait_until_st
 from sessionfs.daemon.state_lock import StateLock
 from sessionfs.model import clock as clocks
 from sessionfs.model.clock import SystemClock
-from sessionfs.model.errors import SessionFSError
+from sessionfs.model.errors import InternalError, MountError, SessionFSError
 from sessionfs.working_copy.layout import StateLayout
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _replication_request(request: MountRequest, *, first: bool) -> ReplicationRe
 
 @contextlib.contextmanager
 def _state_directory(layout: StateLayout) -> Iterator[Callable[[], None]]:
-    """Make the state directory; unless told to keep it, remove what this start made of it."""
+    """Make the state directory; when the store refuses us, remove what this start made of it."""
     missing = []
     path = layout.root
     while not os.path.lexists(path):
@@ -156,9 +156,11 @@ def _state_directory(layout: StateLayout) -> Iterator[Callable[[], None]]:
     layout.create()
     try:
         yield keep
-    finally:
-        if not kept:
+    except SessionFSError as error:
+        # The log may say more about a mount that failed; about a store that refused us the error says all.
+        if not kept and not isinstance(error, MountError | InternalError):
             _remove_fresh(layout, missing)
+        raise
 
 
 def _remove_fresh(layout: StateLayout, made: list[str]) -> None:

@@ -116,7 +116,7 @@ class Composition:
                 await server.open()
 
                 async def report() -> None:
-                    await wait_until_mounted(mount_point, device_before)
+                    await wait_until_mounted(mount_point, device_before, self._layout.daemon_log)
                     ready(warnings)
 
                 nursery.start_soon(report)
@@ -133,18 +133,24 @@ class Composition:
         return ReplicationClient(self._log, timeout_seconds=timeout_seconds)
 
 
-async def wait_until_mounted(mount_point: str, device_before: int) -> None:
+async def wait_until_mounted(mount_point: str, device_before: int, log_path: str) -> None:
     """Return when the mount answers.
 
     Args:
         mount_point: Absolute path.
         device_before: ``st_dev`` of the directory below the mount.
+        log_path: For the error.
 
     Raises:
         MountError: It does not within 20 seconds.
     """
+    problem = ""
     with trio.move_on_after(_ANSWER_SECONDS):
-        found = await trio.to_thread.run_sync(os.stat, mount_point, abandon_on_cancel=True)
-        if found.st_dev != device_before:
-            return
-    raise MountError(f"the mount on {mount_point} does not answer", remedy="see daemon.log")
+        try:
+            found = await trio.to_thread.run_sync(os.stat, mount_point, abandon_on_cancel=True)
+        except OSError as error:
+            problem = f": {error.strerror}"
+        else:
+            if found.st_dev != device_before:
+                return
+    raise MountError(f"the mount on {mount_point} does not answer{problem}", remedy=f"see {log_path}")

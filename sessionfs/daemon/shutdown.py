@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Protocol
 
 import structlog
@@ -115,6 +116,8 @@ class Shutdown:
             self._deadline = math.inf if timeout_seconds is None else trio.current_time() + timeout_seconds
             self._gate.block_writers("the mount is being ended")
             try:
+                if trigger == "unmount" and not abandon:
+                    await self._release_held()
                 await self._bring_away(trigger, abandon=abandon, progress=progress)
                 await self._unmount(force=force)
             except BaseException:
@@ -179,6 +182,14 @@ class Shutdown:
                 return result
             await progress(Progress(max(result.owed_files, 0), max(result.owed_bytes, 0), result.degraded))
             await trio.sleep_until(min(started + _POLL_SECONDS, deadline()))
+
+    async def _release_held(self) -> None:
+        """Who unmounts by hand means the deletions that the brake held; a signal confirms nothing."""
+        with (
+            suppress(SessionFSError),
+            trio.move_on_at(max(self._deadline, trio.current_time() + _POLL_SECONDS)),
+        ):
+            await self._client.retry()
 
     async def _look(self) -> DrainResult:
         try:

@@ -255,7 +255,7 @@ class Drained(Message, frozen=True):
     Attributes:
         owed_files: What is left.
         owed_bytes: What is left.
-        paths: The first 100 paths behind, as shown to a person.
+        paths: The first 25 paths behind, as shown to a person.
         degraded: Why nothing moves, "" when it does.
     """
 

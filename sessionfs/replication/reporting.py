@@ -16,7 +16,7 @@ from sessionfs.working_copy.upload_journal import UploadJournal, Work
 
 _NANOSECONDS = 1_000_000_000
 _MEASURED_ROWS = 2000
-_NAMED_PATHS = 100
+_NAMED_PATHS = 25
 
 
 class Reporting:

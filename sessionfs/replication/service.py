@@ -121,7 +121,10 @@ class ReplicationService:
         self._sweeper = Sweeper(self._journal, layout, settings, clock, exclusions, wake=self._uploader.wake)
         self._refreshed: set[str] = set()
         self._log_grew = trio.Event()
-        self._handlers: dict[type[messages.Message], Callable[..., Awaitable[AnyMessage]]] = {
+        self._handlers = self._handler_table()
+
+    def _handler_table(self) -> dict[type[messages.Message], Callable[..., Awaitable[AnyMessage]]]:
+        return {
             messages.OpenSession: self._open_session,
             messages.ListSessions: self._list_sessions,
             messages.ListChildren: self._list_children,

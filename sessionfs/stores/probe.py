@@ -104,6 +104,10 @@ class _Versioned(msgspec.Struct):
     format: int
 
 
+FILE_SYSTEM_SEGMENT_BYTES = 255
+"""Servers that keep a key's segments as names of files refuse longer ones."""
+
+
 def probe(store: ObjectStore, clock: Clock, *, single_host: bool = False) -> ProbeResult:
     """Try what a store does.
 
@@ -161,6 +165,7 @@ def _optional_capabilities(run: _Run, *, conditional: bool) -> Capabilities:
         append_by_copy=run.appends_by_copy(),
         checksums_verified=run.verifies_checksums(),
         marker_metadata=run.keeps_marker_metadata(),
+        maximum_segment_bytes=run.maximum_segment_bytes(),
     )
 
 
@@ -318,6 +323,17 @@ class _Run:
             return self.store.refuses_wrong_checksum(self.prefix + "checksum")
         except OutcomeUnknownError:
             return False
+
+    def maximum_segment_bytes(self) -> int:
+        """Longest key segment: what the store says of itself, else what file systems allow where a longer one is refused; 0 for no limit."""
+        said = self.store.capabilities.maximum_segment_bytes
+        if said:
+            return said
+        key = self.prefix + "s" * (FILE_SYSTEM_SEGMENT_BYTES + 1)
+        taken = self._accepted(
+            lambda: self.store.put(key, b"", condition=Unconditional(), metadata=_PLAIN)
+        ) and self._has(key, b"")
+        return 0 if taken else FILE_SYSTEM_SEGMENT_BYTES
 
     def keeps_marker_metadata(self) -> bool:
         """Whether a directory marker's user metadata comes back."""

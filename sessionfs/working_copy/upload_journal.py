@@ -110,7 +110,7 @@ class UploadJournal(JournalTree):
                 known.gid,
                 known.mtime_ns,
                 known.lineage,
-            ),  # fmt: skip
+            ),
         )
 
     def drop_object(self, key: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import click
 import pytest
 from click.testing import CliRunner
+
 from sessionfs.cli.main import main
 
 from .source_files import ROOT

@@ -8,10 +8,10 @@ import pkgutil
 from collections.abc import Iterator, Mapping
 
 import pytest
-from sessionfs.cli.exit_codes import EXIT_CODE_BY_ERROR
-from sessionfs.filesystem.errno_map import ERRNO_BY_ERROR
 
 import sessionfs
+from sessionfs.cli.exit_codes import EXIT_CODE_BY_ERROR
+from sessionfs.filesystem.errno_map import ERRNO_BY_ERROR
 from sessionfs.model import errors
 from sessionfs.model.errors import SessionFSError
 

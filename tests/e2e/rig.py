@@ -210,7 +210,8 @@ class Bucket:
     def metadata(self, key: str) -> dict[str, str]:
         """An object's user metadata; a directory marker's is in its content type on servers that keep no other."""
         found = {
-            name.lower(): value for name, value in (self.client.stat_object(self.name, key).metadata or {}).items()
+            name.lower(): value
+            for name, value in (self.client.stat_object(self.name, key).metadata or {}).items()
         }
         carried = found.get("content-type", "").partition('; sessionfs="')[2].rstrip('"')
         return dict(urllib.parse.parse_qsl(carried)) | {

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,10 @@ def work(host: Host, text: str = "kept") -> None:
     session = host.directory / "s"
     session.mkdir(exist_ok=True)
     (session / "file").write_text(text)
+
+
+def restarted(host: Host, before: int) -> bool:
+    return host.status()["replication_pid"] not in {None, before}
 
 
 def gone(host: Host, *pids: int) -> None:
@@ -106,7 +111,7 @@ def test_the_death_of_the_replication_process_is_not_noticed_by_programs(host: H
         before = host.remember_pids()[1]
         os.kill(before, signal.SIGKILL)
         work(host, text)
-        wait_until(lambda before=before: host.status()["replication_pid"] not in {None, before}, 20)
+        wait_until(partial(restarted, host, before), 20)
     host.umount()
     assert stored.read_text() == "two"
 
@@ -127,14 +132,15 @@ def test_force_detaches_a_mount_in_use(host: Host, stored: Path) -> None:
 def test_a_mount_whose_directory_was_moved_is_still_unmounted(
     host: Host, tmp_path: Path, stored: Path
 ) -> None:
+    host.mount_point = tmp_path / "place/mount"
+    host.mount_point.mkdir(parents=True)
     host.mount()
     pids = host.remember_pids()
     work(host)
-    host.base.rename(tmp_path / "moved")
-    (tmp_path / "host").mkdir()
-    host.run("umount", str(tmp_path / "moved/mount"))
-    assert not os.path.ismount(tmp_path / "moved/mount")
-    wait_until(lambda: not any(alive(pid) for pid in pids), 20)
+    (tmp_path / "place").rename(tmp_path / "moved")
+    host.mount_point = tmp_path / "moved/mount"
+    host.umount()
+    gone(host, *pids)
     assert stored.read_text() == "kept"
 
 
@@ -142,7 +148,7 @@ def test_a_line_of_fstab_mounts(host: Host) -> None:
     command = [sys.executable, "-m", "sessionfs.cli.fstab_mount", host.store, str(host.mount_point)]
     options = [
         "-o",
-        "rw,noatime,_netdev,nofail,user,x-systemd.automount,upload_delay_seconds=0.5,max_read=131072",
+        "rw,noatime,_netdev,nofail,user,x-systemd.automount,upload_delay_seconds=0.5,suid",
     ]
     for flags in (["-sf"], ["-v"]):
         subprocess.run([*command, *flags, *options], env=host.full_environment(), cwd="/", check=True)
@@ -173,3 +179,13 @@ def test_a_socket_path_too_long_for_the_kernel_is_made_short(host: Host, tmp_pat
     host.mount()
     work(host)
     host.umount()
+
+
+def test_options_that_the_kernel_refuses_are_one_line_and_keep_the_log(host: Host) -> None:
+    done = host.finished("mount", "-o", "max_read=131072", host.store, str(host.mount_point))
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "see " in done.stderr
+    assert "daemon.log" in done.stderr
+    assert not os.path.ismount(host.mount_point)
+    assert host.log_tail()

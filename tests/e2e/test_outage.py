@@ -102,7 +102,10 @@ def test_a_store_stopped_in_the_middle_of_a_write_load_loses_nothing(
     assert written > 100
     host.wait_until_clean(180)
     before = tree(session)
-    events = [json.loads(line) for line in host.run("events", str(host.mount_point)).splitlines()]
+    events = [
+        json.loads(line)
+        for line in host.run("events", str(host.mount_point), "--limit", "100000").splitlines()
+    ]
     names = [event["name"] for event in events]
     assert names.count("session.storage.degraded") == 1
     assert names.count("session.storage.recovered") == 1

@@ -118,7 +118,9 @@ def test_pip_installs_into_a_venv_inside_a_session(host: Host, tmp_path: Path) -
     wheel = tmp_path / "tiny_thing-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("tiny_thing.py", "VALUE = 7\n")
-        archive.writestr("tiny_thing-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-thing\nVersion: 1\n")
+        archive.writestr(
+            "tiny_thing-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-thing\nVersion: 1\n"
+        )
         archive.writestr(
             "tiny_thing-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
@@ -136,7 +138,10 @@ def test_tail_follows_a_growing_log(host: Host, tmp_path: Path) -> None:
     log = session / "log"
     log.touch()
     seen = tmp_path / "seen"
-    with seen.open("wb") as output, subprocess.Popen(["tail", "-n", "+1", "-f", str(log)], stdout=output) as tail:
+    with (
+        seen.open("wb") as output,
+        subprocess.Popen(["tail", "-n", "+1", "-f", str(log)], stdout=output) as tail,
+    ):
         for number in range(20):
             with log.open("a") as file:
                 file.write(f"line {number}\n")
@@ -225,3 +230,19 @@ def test_a_session_reaches_the_bucket_and_comes_back_identical(
         'cd repository && git fsck --strict && test -z "$(git status --porcelain)"', second.directory / "work"
     )
     second.umount()
+
+
+def test_a_name_whose_spelling_is_too_long_for_a_key_comes_back(
+    host: Host, bucket: Bucket, make_host: MakeHost
+) -> None:
+    (host.directory / "s").mkdir()
+    name = b"\xff" * 100
+    inside = os.fsencode(host.directory / "s") + b"/" + name
+    with open(inside, "wb") as file:
+        file.write(b"kept by content")
+    host.umount()
+    assert any(key.startswith("sessions/s.objects/") for key in bucket.listed())
+    second = make_host("b")
+    second.mount()
+    with open(os.fsencode(second.directory / "s") + b"/" + name, "rb") as file:
+        assert file.read() == b"kept by content"

@@ -69,7 +69,7 @@ def main() -> int:
             request.store_url,
             layout=layout,
             clock=clock,
-            connections=request.settings.concurrent_uploads + 4,
+            connections=2 * request.settings.concurrent_uploads + 4,
             single_host=request.settings.single_host,
             first=request.first,
         )

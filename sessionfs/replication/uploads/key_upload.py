@@ -242,6 +242,10 @@ class KeyUpload:
         if found is None:
             self._journal.drop_object(key)
             return
+        known = self._journal.object(key)
+        if known is not None and (known.token, known.write_id) == (found.token, write_id_of(found)):
+            # Nobody was here: the refusal was about a moment that has passed.
+            return
         if self._attempts.is_ours(key, found):
             self._attempts.adopt(key, found)
             return

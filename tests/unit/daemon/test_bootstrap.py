@@ -11,7 +11,7 @@ from sessionfs.daemon.bootstrap import _empty, _run, _state_directory, fuse_opti
 from sessionfs.daemon.checks.environment import FuseEnvironment
 from sessionfs.daemon.checks.requests import check_request
 from sessionfs.daemon.mount_request import MountRequest, state_base
-from sessionfs.model.errors import MountError, SettingsError, StoreUrlError
+from sessionfs.model.errors import AccessError, InternalError, MountError, SettingsError, StoreUrlError
 from sessionfs.model.settings import FilesystemSettings, Settings
 from sessionfs.working_copy.layout import StateLayout
 
@@ -27,24 +27,32 @@ def request(tmp_path: Path, *, store: str = "", settings: Settings | None = None
     )
 
 
-def fail_after_making(layout: StateLayout, *, also: str = "") -> None:
+def fail_after_making(layout: StateLayout, *, also: str = "", error: Exception | None = None) -> None:
     with _state_directory(layout) as _keep:
         Path(layout.lock).touch()
         Path(layout.daemon_log).write_text("{}")
         if also:
             Path(layout.root, also).write_text("work")
-        raise MountError("no")
+        raise error or AccessError("no")
 
 
 def test_a_state_directory_that_a_failed_start_made_is_removed(tmp_path: Path) -> None:
-    with pytest.raises(MountError):
+    with pytest.raises(AccessError):
         fail_after_making(StateLayout(str(tmp_path / "a" / "b" / "id")))
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("error", [MountError("no"), InternalError("no"), KeyError("no")])
+def test_the_log_of_a_mount_that_failed_can_be_read(tmp_path: Path, error: Exception) -> None:
+    layout = StateLayout(str(tmp_path / "id"))
+    with pytest.raises(type(error)):
+        fail_after_making(layout, error=error)
+    assert os.path.exists(layout.daemon_log)
+
+
 @pytest.mark.parametrize("work", ["sessions/file", "staging/file", "surprise"])
 def test_anything_that_may_be_work_is_kept(tmp_path: Path, work: str) -> None:
-    with pytest.raises(MountError):
+    with pytest.raises(AccessError):
         fail_after_making(StateLayout(str(tmp_path / "id")), also=work)
     assert (tmp_path / "id" / work).read_text() == "work"
 
@@ -52,7 +60,7 @@ def test_anything_that_may_be_work_is_kept(tmp_path: Path, work: str) -> None:
 def test_a_state_directory_that_was_there_before_is_kept(tmp_path: Path) -> None:
     layout = StateLayout(str(tmp_path / "id"))
     layout.create()
-    with pytest.raises(MountError):
+    with pytest.raises(AccessError):
         fail_after_making(layout)
     assert os.path.exists(layout.lock)
 

@@ -38,6 +38,7 @@ class Stage:
     busy: float = 0
     away: bool = False
     late_write: bool = False
+    released: bool = False
     commit_fails: int = 0
     commit_error: SessionFSError = field(default_factory=lambda: UnavailableError("no route"))
     steps: list[str] = field(default_factory=list)
@@ -67,6 +68,12 @@ class Stage:
             self.commit_fails -= 1
             raise self.commit_error
         self.steps.append(f"commit {trigger}")
+
+    async def retry(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.away:
+            raise UnavailableError("nobody there")
+        self.released = True
 
     # the mount
     def unmount_plainly(self, mount_point: str) -> bool:
@@ -120,6 +127,14 @@ async def test_everything_is_brought_away_and_committed_before_the_mount_goes(st
     assert [shown.owed_files for shown in stage.progress] == [2, 1]
     assert shutdown.completed.is_set()
     assert not shutdown.active
+
+
+@pytest.mark.parametrize(("trigger", "released"), [("unmount", True), ("sigterm", False)])
+async def test_held_deletions_are_released_by_a_person_and_not_by_a_signal(
+    stage: Stage, trigger: str, released: bool
+) -> None:
+    await ending(stage).run(trigger=trigger, timeout_seconds=5)
+    assert stage.released is released
 
 
 async def test_what_the_last_open_file_wrote_is_brought_away_too(stage: Stage) -> None:

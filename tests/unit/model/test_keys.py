@@ -43,7 +43,9 @@ def test_a_key_that_no_path_can_name_is_nobodys(key: str) -> None:
     assert keys.parse_live_key(key) is None
 
 
-@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "a/./b", "../a", "a\\b", "a\nb", "a\0", "x" * 1025, "\ud800"])
+@pytest.mark.parametrize(
+    "key", ["", "/a", "a/", "a//b", "a/./b", "../a", "a\\b", "a\nb", "a\0", "x" * 1025, "\ud800"]
+)
 def test_bad_keys_are_refused(key: str) -> None:
     with pytest.raises(InvalidKeyError):
         keys.validate_key(key)
@@ -59,7 +61,14 @@ def test_a_prefix_is_whole_segments(prefix: str) -> None:
 
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
-    [("a", "a", True), ("a", "a/", True), ("a", "a/b", True), ("a/b/", "a", True), ("a", "ab", False), ("a/b", "a/c", False)],
+    [
+        ("a", "a", True),
+        ("a", "a/", True),
+        ("a", "a/b", True),
+        ("a/b/", "a", True),
+        ("a", "ab", False),
+        ("a/b", "a/c", False),
+    ],
 )
 def test_related_keys_are_prefixes_by_whole_segments(first: str, second: str, expected: bool) -> None:
     assert keys.related(first, second) is expected
@@ -83,7 +92,12 @@ def test_sibling_keys() -> None:
 
 @pytest.mark.parametrize(
     ("prefix", "session"),
-    [("sessions/s/", "s"), ("sessions/s.manifest/", None), ("sessions/s.owner/", None), ("sessions/C:x/", None)],
+    [
+        ("sessions/s/", "s"),
+        ("sessions/s.manifest/", None),
+        ("sessions/s.owner/", None),
+        ("sessions/C:x/", None),
+    ],
 )
 def test_common_prefixes_name_sessions_but_not_their_siblings(prefix: str, session: str | None) -> None:
     assert keys.session_of_prefix(prefix) == session

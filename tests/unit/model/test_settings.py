@@ -37,14 +37,22 @@ def test_nothing_given_is_the_default() -> None:
         ("flags", {"polcy": "strict"}, "policy"),
     ],
 )
-def test_an_unknown_name_is_refused_with_the_nearest_known(source: str, values: dict[str, Any], near: str) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest_known(
+    source: str, values: dict[str, Any], near: str
+) -> None:
     with pytest.raises(SettingsError, match=near):
         merged(**{source: values})
 
 
 @pytest.mark.parametrize(
     "values",
-    [{"upload_delay_seconds": -1}, {"concurrent_uploads": 0}, {"fsync": "never"}, {"part_bytes": 1}, {"read_only": "maybe"}],
+    [
+        {"upload_delay_seconds": -1},
+        {"concurrent_uploads": 0},
+        {"fsync": "never"},
+        {"part_bytes": 1},
+        {"read_only": "maybe"},
+    ],
 )
 def test_a_value_out_of_range_is_refused_with_its_name(values: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=next(iter(values))):

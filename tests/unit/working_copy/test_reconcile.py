@@ -23,7 +23,10 @@ def clean(made: Host, path: str, number: int) -> None:
     made.settle()
     status = made.path(path).stat()
     made.journal.update_node(
-        number, clean_size=status.st_size, clean_mtime_ns=status.st_mtime_ns, clean_ctime_ns=status.st_ctime_ns
+        number,
+        clean_size=status.st_size,
+        clean_mtime_ns=status.st_mtime_ns,
+        clean_ctime_ns=status.st_ctime_ns,
     )
 
 

@@ -153,9 +153,14 @@ def test_an_exchange_swaps_and_owes_both(host: Host) -> None:
     host.settle()
     host.log.finish(
         host.log.begin(
-            Operation.EXCHANGE, number=first, parent=host.session, name=b"a", new_parent=host.session, new_name=b"b",
+            Operation.EXCHANGE,
+            number=first,
+            parent=host.session,
+            name=b"a",
+            new_parent=host.session,
+            new_name=b"b",
             replaced=second,
-        )  # fmt: skip
+        )
     )
     host.apply()
     assert (host.journal.resolve("s", b"a"), host.journal.resolve("s", b"b")) == (second, first)
@@ -215,7 +220,9 @@ def test_a_failed_operation_changes_nothing(host: Host) -> None:
 
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("operation", [Operation.CREATE, Operation.UNLINK, Operation.RENAME])
-def test_an_operation_cut_short_is_what_the_disk_shows(host: Host, operation: Operation, applied: bool) -> None:
+def test_an_operation_cut_short_is_what_the_disk_shows(
+    host: Host, operation: Operation, applied: bool
+) -> None:
     number = host.make(Operation.CREATE, host.session, "f", "s/f")
     host.settle()
     if operation == Operation.CREATE:
@@ -262,7 +269,9 @@ def test_a_new_daemon_owes_what_the_dead_one_had_open(host: Host) -> None:
 
 def test_a_fetched_file_is_present_and_clean(host: Host) -> None:
     number = FIRST_REMOTE_NUMBER + 1
-    host.journal.put_node(number, mode=stat.S_IFREG | 0o600, present=False, size_bytes=3, mtime_ns=7, sha256="a" * 64)
+    host.journal.put_node(
+        number, mode=stat.S_IFREG | 0o600, present=False, size_bytes=3, mtime_ns=7, sha256="a" * 64
+    )
     host.journal.link(host.session, b"far", number)
     host.path("s/far").write_bytes(b"abc")
     os.utime(host.path("s/far"), ns=(7, 7))
