@@ -10,7 +10,6 @@ import trio
 from sessionfs.daemon.checks.mount_points import current_mount_point, mounted_at
 from sessionfs.daemon.control.protocol import usable_socket_path
 from sessionfs.daemon.control.server import ControlServer
-from sessionfs.daemon.eager_client import EagerClient
 from sessionfs.daemon.mount_request import MountRequest, ReplicationRequest
 from sessionfs.daemon.replication_child import Child, ReplicationChild
 from sessionfs.daemon.replication_client import ReplicationClient
@@ -21,7 +20,6 @@ from sessionfs.filesystem.core import Core
 from sessionfs.filesystem.engine_pyfuse3 import Pyfuse3Engine
 from sessionfs.model.clock import Clock
 from sessionfs.model.errors import MountError
-from sessionfs.model.settings import FilesystemSettings
 from sessionfs.working_copy.intent_log import IntentLog
 from sessionfs.working_copy.layout import StateLayout
 
@@ -72,7 +70,7 @@ class Composition:
             The exit code of the process.
         """
         settings = self._request.settings.filesystem
-        client = self._client(settings)
+        client = self._client(settings.fetch_timeout_seconds)
         socket_path = usable_socket_path(self._layout.control_socket)
         core = Core(
             layout=self._layout,
@@ -120,17 +118,18 @@ class Composition:
                     ready(warnings)
 
                 nursery.start_soon(report)
-                return await mount.run(server)
+                nursery.start_soon(core.run_background)
+                code = await mount.run(server)
+                core.stop_background()
+                return code
         finally:
             engine.close()
             core.close()
             self._log.close()
 
-    def _client(self, settings: FilesystemSettings) -> ReplicationClient:
-        timeout_seconds = settings.fetch_timeout_seconds
-        if settings.eager:
-            return EagerClient(self._log, layout=self._layout, timeout_seconds=timeout_seconds)
-        return ReplicationClient(self._log, timeout_seconds=timeout_seconds)
+    def _client(self, timeout_seconds: float) -> ReplicationClient:
+        staging = self._layout.staging
+        return ReplicationClient(self._log, timeout_seconds=timeout_seconds, staging=staging)
 
 
 async def wait_until_mounted(mount_point: str, device_before: int, log_path: str) -> None:

@@ -138,7 +138,9 @@ class ReplicationChild:
             self.pid = child.process.pid
             child.connection.setblocking(False)  # noqa: FBT003 - the socket's own signature
             link = self._link = Link(
-                trio.SocketStream(trio.socket.from_stdlib_socket(child.connection)), self._handler
+                trio.SocketStream(trio.socket.from_stdlib_socket(child.connection)),
+                self._handler,
+                unclaimed=self._client.discard,
             )
             self._client.attach(link)
             await link.serve()

@@ -5,12 +5,15 @@ Rules:
 * Every request names the log position at the moment of the call: its answer knows all that was done before.
 * While the process is started again, calls wait for it, each at most `fetch_timeout_seconds`; a call that was
   under way when it died is sent again: every request may be repeated.
-* A transfer that goes on is not ended by the clock: when its time is up, the process is asked whether the
-  store still answers, and only a store that does not makes it fail.
+* A transfer that goes on is not ended by the clock: when its time is up, the process is asked whether bytes still
+  come (for what is sent: whether the store still answers), and only when they do not, it fails.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -52,8 +55,13 @@ from sessionfs.working_copy.intent_log import IntentLog
 
 _NOTICE_SECONDS = 0.1
 _STATUS_SECONDS = 2.0
+_PATIENCE_SECONDS = 5.0
+_FIRST_LOOK = 0.5
+_NEXT_LOOK = 0.9
 
 Reply = TypeVar("Reply", bound=Message)
+GoesOn = Callable[[Status], bool]
+"""Says of a status whether a transfer goes on."""
 
 
 class ReplicationClient:
@@ -62,11 +70,13 @@ class ReplicationClient:
     Args:
         log: The daemon's intent log; its `on_growth` is taken over.
         timeout_seconds: How long a call waits for an answer.
+        staging: Directory of fetched files: those that nobody waits for any more are removed there; "" keeps them.
     """
 
-    def __init__(self, log: IntentLog, *, timeout_seconds: float) -> None:
+    def __init__(self, log: IntentLog, *, timeout_seconds: float, staging: str = "") -> None:
         self._log = log
         self._timeout_seconds = timeout_seconds
+        self._staging = staging
         self._link: Link | None = None
         self._attached = trio.Event()
         self._grown = trio.Event()
@@ -94,6 +104,12 @@ class ReplicationClient:
         self._attached = trio.Event()
         self.trouble = trouble
 
+    def discard(self, reply: AnyMessage) -> None:
+        """Take a reply that came when nobody waited for it any more."""
+        if isinstance(reply, Fetched) and self._staging:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self._staging, reply.staged))
+
     async def run(self) -> None:
         """Tell the process that the log has grown, at most ten times a second."""
         while True:
@@ -116,7 +132,8 @@ class ReplicationClient:
 
     async def open_session(self, session: str) -> SessionFound:
         """Say what is known of a session; asks the store when the journal has not."""
-        return await self.ask(OpenSession(session, self._log.position), SessionFound)
+        patience_seconds = min(_PATIENCE_SECONDS, self._timeout_seconds / 2)
+        return await self.ask(OpenSession(session, self._log.position, patience_seconds), SessionFound)
 
     async def list_sessions(self) -> list[str]:
         """Name the sessions in the bucket."""
@@ -132,11 +149,11 @@ class ReplicationClient:
 
     async def fetch(self, number: int) -> Fetched:
         """Bring a remote file's verified bytes into staging."""
-        return await self.ask(Fetch(number, self._log.position), Fetched, transfer=True)
+        return await self.ask(Fetch(number, self._log.position), Fetched, transfer=_bytes_come())
 
     async def flush(self, number: int) -> None:
         """Return when the file's bytes (a directory: its own entries) are in the bucket."""
-        await self.ask(Flush(number, self._log.position), Done, transfer=True)
+        await self.ask(Flush(number, self._log.position), Done, transfer=_store_answers)
 
     async def describe(self, number: int) -> Description:
         """Say how a file stands."""
@@ -167,7 +184,7 @@ class ReplicationClient:
 
     async def commit_all(self, trigger: str) -> None:
         """Write a manifest of every drained session that changed."""
-        await self.ask(CommitAll(trigger, self._log.position), Done, transfer=True)
+        await self.ask(CommitAll(trigger, self._log.position), Done, transfer=_store_answers)
 
     async def retry(self) -> None:
         """Try everything again now."""
@@ -193,7 +210,12 @@ class ReplicationClient:
                 return
 
     async def ask(
-        self, message: AnyMessage, kind: type[Reply], *, seconds: float | None = None, transfer: bool = False
+        self,
+        message: AnyMessage,
+        kind: type[Reply],
+        *,
+        seconds: float | None = None,
+        transfer: GoesOn | None = None,
     ) -> Reply:
         """Send a request, to the next process when this one dies.
 
@@ -201,7 +223,7 @@ class ReplicationClient:
             message: The request.
             kind: Of its reply.
             seconds: How long to wait, None for the timeout of the settings.
-            transfer: Wait on while the store answers.
+            transfer: Says of a status whether to wait on.
 
         Raises:
             UnavailableError: No answer in time.
@@ -210,19 +232,19 @@ class ReplicationClient:
         limit = self._timeout_seconds if seconds is None else seconds
         with trio.CancelScope() as scope:
             scope.deadline = trio.current_time() + limit
-            if transfer:
-                return await self._transfer(message, kind, scope, limit)
+            if transfer is not None:
+                return await self._transfer(message, kind, scope, limit, transfer)
             return await self._ask(message, kind)
         raise UnavailableError(
             self.trouble or f"no answer from the store within {limit:.0f} s", remedy="see: sessionfs status"
         )
 
     async def _transfer(
-        self, message: AnyMessage, kind: type[Reply], scope: trio.CancelScope, limit: float
+        self, message: AnyMessage, kind: type[Reply], scope: trio.CancelScope, limit: float, goes_on: GoesOn
     ) -> Reply:
         outcome: list[Reply | SessionFSError] = []
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._extend, scope, limit)
+            nursery.start_soon(self._extend, scope, limit, goes_on)
             try:
                 outcome.append(await self._ask(message, kind))
             except SessionFSError as error:
@@ -248,14 +270,32 @@ class ReplicationClient:
                 if self._link is link:
                     self.detach("the replication process has ended")
 
-    async def _extend(self, scope: trio.CancelScope, limit: float) -> None:
-        """Move the deadline while the store answers."""
-        while True:
-            await trio.sleep(limit * 0.9)
-            try:
-                status = await self.status()
-            except UnavailableError:
-                return
-            if status.degraded:
-                return
-            scope.deadline = trio.current_time() + limit
+    async def _extend(self, scope: trio.CancelScope, limit: float, goes_on: GoesOn) -> None:
+        """Move the deadline while the transfer goes on."""
+        # A status is not free: a transfer that is soon over asks for none.
+        await trio.sleep(limit * _FIRST_LOOK)
+        try:
+            goes_on(await self.status())
+            await trio.sleep(limit * (_NEXT_LOOK - _FIRST_LOOK))
+            while goes_on(await self.status()):
+                scope.deadline = trio.current_time() + limit
+                await trio.sleep(limit * _NEXT_LOOK)
+        except UnavailableError:
+            return
+
+
+def _store_answers(status: Status) -> bool:
+    return not status.degraded
+
+
+def _bytes_come() -> GoesOn:
+    """Give a judge of one download: bytes came since it was last asked."""
+    before = -1
+
+    def judge(status: Status) -> bool:
+        nonlocal before
+        is_moving = status.downloaded_bytes != before
+        before = status.downloaded_bytes
+        return is_moving
+
+    return judge

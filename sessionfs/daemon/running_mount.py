@@ -48,7 +48,7 @@ class CoreSide(WriterGate, Protocol):
     def end_image(self, number: int) -> ImageGrant:
         """Say how it stands after it was read."""
 
-    def evict(self, message: Evict) -> bool:
+    def evict(self, message: Evict, path: bytes = b"") -> bool:
         """Remove a clean file's bytes if nothing uses them."""
 
 
@@ -86,7 +86,7 @@ class RequestsOfReplication:
             case EndImage(number=number):
                 return self._core.end_image(number)
             case Evict():
-                return Evicted(self._core.evict(message))
+                return Evicted(self._core.evict(message, message.path))
             case LogConsumed(log_position=position):
                 self._log.cut(position)
                 return Done()

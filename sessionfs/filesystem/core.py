@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 
 from sessionfs.filesystem.attributes import AttributeCalls
 from sessionfs.filesystem.data import Data
+from sessionfs.filesystem.hydration.whole_sessions import WholeSessions
 from sessionfs.filesystem.links import Links
 from sessionfs.filesystem.loading import Loading
 from sessionfs.filesystem.namespace import Namespace
@@ -47,7 +48,8 @@ class Core:
         self.settings = settings
         self._volume = volume = Volume(layout, log, remote, settings, clock, groups)
         self._loading = loading = Loading(volume)
-        self._sessions = sessions = SessionsRoot(volume, loading)
+        self._whole = WholeSessions(volume, loading)
+        self._sessions = sessions = SessionsRoot(volume, loading, self._whole)
         self._data = Data(volume, loading, sessions)
         self._names = Namespace(volume, loading, sessions, self._data)
         self._bind_names(self._names, Links(volume, loading, sessions))
@@ -96,6 +98,14 @@ class Core:
     def fsyncdir(self, handle: int) -> Awaitable[None]:
         """Bring a directory's names to the disk, and with ``fsync = bucket`` to the bucket."""
         return self._data.fsync_directory(self._names.listing_node(handle))
+
+    async def run_background(self) -> None:
+        """Do what nobody waits for, until `stop_background`."""
+        await self._whole.run()
+
+    def stop_background(self) -> None:
+        """Let `run_background` return."""
+        self._whole.stop()
 
     def set_notifier(self, notifier: Notifier) -> None:
         """Say how the kernel is told to forget."""

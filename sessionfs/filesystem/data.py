@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import trio
 
+from sessionfs.filesystem.hydration.placing import reached
 from sessionfs.filesystem.inodes import ControlNode, Directory, Node, failure
 from sessionfs.filesystem.loading import Loading
 from sessionfs.filesystem.permissions import READ, SEARCH, WRITE, Caller
@@ -358,30 +359,35 @@ class Data:
         Returns:
             False when it is open, written, changed, or not found.
         """
-        opened: list[int] = []
         try:
-            node = self._table.by_number.get(message.number) or self._reach(path, message.number, opened)
-            if (
-                node is None
-                or node.handles
-                or node.entry is not None
-                or not node.places
-                or node.kind != stat.S_IFREG
-            ):
+            known = self._table.by_number.get(message.number)
+            if known is not None:
+                return self._evict(known, message)
+            if b"/" not in path:
                 return False
-            status = self._table.status(node)
-            same = (message.size_bytes, message.mtime_ns, message.ctime_ns) == (
-                status.st_size, status.st_mtime_ns, status.st_ctime_ns,
-            )  # fmt: skip
-            if not same or status.st_nlink != len(node.places) or self._is_written(node):
-                return False
-            self._loading.evict(node, status)
-            return True
+            session = self._sessions.sessions.get(path.partition(b"/")[0])
+            with reached(self._table, session.number if session else 0, path) as (parent, name):
+                if parent.number and parent.loaded and self._table.find(parent, name)[0] != message.number:
+                    return False
+                node = Node(message.number, stat.S_IFREG, parent.session)
+                node.places.append((parent, name))
+                return self._evict(node, message)
         except OSError:
             return False
-        finally:
-            for descriptor in opened:
-                os.close(descriptor)
+
+    def _evict(self, node: Node, message: Evict) -> bool:
+        if node.handles or node.entry is not None or not node.places or node.kind != stat.S_IFREG:
+            return False
+        status = self._table.status(node)
+        same = (message.size_bytes, message.mtime_ns, message.ctime_ns) == (
+            status.st_size, status.st_mtime_ns, status.st_ctime_ns,
+        )  # fmt: skip
+        if not same or not stat.S_ISREG(status.st_mode):
+            return False
+        if status.st_nlink != len(node.places) or self._is_written(node):
+            return False
+        self._loading.evict(node, status)
+        return True
 
     def _is_written(self, node: Node) -> bool:
         directory, name = self._table.location(node)
@@ -393,30 +399,6 @@ class Data:
             return has_writer(descriptor)
         finally:
             os.close(descriptor)
-
-    def _reach(self, path: bytes, number: int, opened: list[int]) -> Node | None:
-        """Give a node of a file that the kernel does not know; it and unknown directories on the way stay out of the table."""
-        table = self._table
-        *above, last = path.split(b"/")
-        here = table.root
-        for name in above:
-            session = self._sessions.sessions.get(name) if here is table.root else None
-            inside = table.find(here, name)[0] if here is not table.root and here.number else 0
-            below = table.by_number.get(session.number if session is not None else inside)
-            if not isinstance(below, Directory):
-                below = Directory(0, None)
-                below.descriptor = os.open(
-                    name,
-                    os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC,
-                    dir_fd=table.descriptor(here),
-                )
-                opened.append(below.descriptor)
-            here = below
-        if not above or (here.number and here.loaded and table.find(here, last)[0] != number):
-            return None
-        node = Node(number, stat.S_IFREG, here.session)
-        node.places.append((here, last))
-        return node
 
 
 def _wanted(flags: int) -> int:

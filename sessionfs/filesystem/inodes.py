@@ -41,10 +41,11 @@ class Session:
         foreign: Whether another host may change it.
         refreshed_seconds: When it was last compared with the bucket, on the clock's elapsed time.
         stale: Numbers of files whose bytes here are old.
+        is_current: Whether every change that the replication process took over was told here.
         control: Numbers of the control directory and of ``status``, 0 until asked for.
     """
 
-    __slots__ = ("control", "foreign", "id", "name", "number", "refreshed_seconds", "stale")
+    __slots__ = ("control", "foreign", "id", "is_current", "name", "number", "refreshed_seconds", "stale")
 
     def __init__(self, identifier: str, number: int, *, foreign: bool, refreshed_seconds: float) -> None:
         self.id = identifier
@@ -53,6 +54,7 @@ class Session:
         self.foreign = foreign
         self.refreshed_seconds = refreshed_seconds
         self.stale: set[int] = set()
+        self.is_current = True
         self.control = (0, 0)
 
 
@@ -110,18 +112,20 @@ class Directory(Node):
     Attributes:
         overrides: Children whose number is not the working copy's, or whose bytes are not here.
         loaded: Whether `overrides` is complete.
+        looks: How often a new look was asked for.
         descriptor: An O_PATH descriptor of it, -1 when closed.
         recent: Whether the descriptor was used since the last look.
         pins: Known nodes that have a name in it, and open listings.
         restricted: Whether somebody may not search it; None when not known.
     """
 
-    __slots__ = ("descriptor", "loaded", "overrides", "pins", "recent", "restricted")
+    __slots__ = ("descriptor", "loaded", "looks", "overrides", "pins", "recent", "restricted")
 
     def __init__(self, number: int, session: Session | None) -> None:
         super().__init__(number, stat.S_IFDIR, session)
         self.overrides: dict[bytes, Entry | int] = {}
         self.loaded = False
+        self.looks = 0
         self.descriptor = -1
         self.recent = False
         self.pins = 0
@@ -241,9 +245,14 @@ class InodeTable:
                 return number, status, None
         if isinstance(override, int):
             # The journal says it is here and the disk says it is not: ask the journal again.
-            parent.loaded = False
+            self.unload(parent)
             raise failure(errno.ESTALE)
         return number, None, node.entry if node is not None and node.entry is not None else override
+
+    def unload(self, directory: Directory) -> None:
+        """Let the journal be asked for a directory's names before they are answered again."""
+        directory.loaded = False
+        directory.looks += 1
 
     def obtain(self, parent: Directory, name: bytes, found: Found) -> Node:
         """Give the inode of a found name, making it known."""
@@ -455,6 +464,8 @@ class InodeTable:
             return
         kept = b"%d" % number
         os.rename(name, kept, src_dir_fd=directory, dst_dir_fd=self.evicted_descriptor)
+        if stat.S_ISLNK(os.stat(kept, dir_fd=self.evicted_descriptor, follow_symlinks=False).st_mode):
+            return
         descriptor = os.open(kept, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.evicted_descriptor)
         try:
             os.ftruncate(descriptor, 0)

@@ -7,6 +7,7 @@ without waiting, so that no call sees half of it.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 from collections.abc import Awaitable, Callable
@@ -17,15 +18,15 @@ import msgspec
 import structlog
 import trio
 
-from sessionfs.filesystem.inodes import Directory, Node, Session, failure
+from sessionfs.filesystem.hydration.foreign_changes import ForeignChanges
+from sessionfs.filesystem.hydration.placing import Unlocked, adorn, entry_of, remove_below
+from sessionfs.filesystem.inodes import Directory, Node, failure
 from sessionfs.filesystem.volume import Volume
 from sessionfs.formats.intent_records import Operation
-from sessionfs.formats.link_messages import Entry, Fetched, SessionRefreshed
+from sessionfs.formats.link_messages import Entry, Fetched
 from sessionfs.model.errors import SessionFSError
 
 _log = structlog.get_logger(__name__)
-
-_CHANGES = stat.S_IWUSR | stat.S_IXUSR
 
 
 class _Flight:
@@ -48,6 +49,7 @@ class Loading:
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
         self._table = volume.table
+        self._changes = ForeignChanges(volume)
         self._flights: dict[tuple[str, int | str], _Flight] = {}
 
     @property
@@ -78,7 +80,7 @@ class Loading:
         """Return when a directory's names are known and, in a foreign session, young enough."""
         session = directory.session
         if session is not None and self._volume.is_due(session):
-            await self.once(("session", session.id), lambda: self._refresh(session))
+            await self.once(("session", session.id), lambda: self._changes.refresh(session))
         while not directory.loaded:
             if not directory.places and not self._table.is_session_root(directory):
                 directory.loaded = True
@@ -89,16 +91,24 @@ class Loading:
         """Return when a file's bytes are in the working copy.
 
         Raises:
-            OSError: EIO after ``fetch_timeout_seconds``; ESTALE when the file was removed meanwhile.
-            SessionFSError: Why they cannot be had.
+            OSError: ESTALE when the file was removed meanwhile.
+            SessionFSError: Why they cannot be had; nothing came for ``fetch_timeout_seconds``.
         """
         while node.entry is not None:
             if not node.places:
                 raise failure(errno.ESTALE)
-            await self.once(("file", node.number), lambda: self._fetch(node))
+            # A large file takes its time: how long nothing may come is watched where the bytes arrive.
+            await self.once(("file", node.number), lambda: self._fetch(node), limited=False)
 
-    async def once(self, key: tuple[str, int | str], work: Callable[[], Awaitable[None]]) -> None:
+    async def once(
+        self, key: tuple[str, int | str], work: Callable[[], Awaitable[None]], *, limited: bool = True
+    ) -> None:
         """Do something that waits, or wait for whoever does it already.
+
+        Args:
+            key: What it is about.
+            work: Does it.
+            limited: Whether it ends after ``fetch_timeout_seconds``; else every wait in it ends by itself.
 
         Raises:
             OSError: EIO after ``fetch_timeout_seconds``.
@@ -116,7 +126,7 @@ class Loading:
             return
         flight = self._flights[key] = _Flight()
         try:
-            with trio.fail_after(self._volume.settings.fetch_timeout_seconds):
+            with trio.fail_after(self._volume.settings.fetch_timeout_seconds if limited else math.inf):
                 await work()
         except trio.TooSlowError:
             _log.warning("fetch.timed_out", what=key[0], of=str(key[1]))
@@ -129,91 +139,17 @@ class Loading:
             del self._flights[key]
             flight.done.set()
 
-    # --- sessions
-
-    async def _refresh(self, session: Session) -> None:
-        volume = self._volume
-        news: SessionRefreshed | None = None
-        # What is known stays shown while the store does not answer; the lag holds while it does.
-        with trio.move_on_after(volume.settings.foreign_lag_seconds):
-            try:
-                news = await volume.remote.refresh_session(session.id)
-            except SessionFSError as problem:
-                _log.warning("session.refresh_failed", session_id=session.id, reason=problem.message)
-        session.refreshed_seconds = volume.clock.elapsed_seconds()
-        if news is None or not session.foreign:
-            return
-        session.foreign = news.foreign
-        if not news.directories and not news.files:
-            return
-        session.stale.update(news.files)
-        for node in list(self._table.by_number.values()):
-            if node.session is not session:
-                continue
-            if isinstance(node, Directory):
-                node.loaded = False
-            elif node.number in session.stale:
-                self.drop(node)
-
-    def drop(self, node: Node) -> None:
-        """Remove old bytes of a foreign session's file, unless somebody has it open."""
-        session = node.session
-        if session is None or node.handles or node.number not in session.stale:
-            return
-        session.stale.discard(node.number)
-        if node.entry is not None or not node.places:
-            return
-        status = self._table.status(node)
-        for parent, name in node.places:
-            self._drop_name(parent, name, node.number)
-            parent.loaded = False
-        node.entry = entry_of(node.number, node.places[0][1], status)
-        node.drop_cache = True
-        self._volume.note(Operation.EVICTED, node.number)
-        self._volume.notifier.invalidate_inode(node.number)
-
-    def _drop_name(self, parent: Directory, name: bytes, number: int) -> None:
-        descriptor = self._table.descriptor(parent)
-        with _Unlocked(descriptor, as_root=self._volume.as_root):
-            try:
-                inode = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_ino
-                self._table.evict_from_disk(parent, name, number, inode)
-            except FileNotFoundError:
-                return
-
     # --- directories
 
     async def _load(self, directory: Directory) -> None:
         session = directory.session
         if session is not None and session.stale and session.foreign:
-            self._drop_unknown(directory, session)
-        # Set first: whoever asks for a new look while this one is under way gets one.
-        directory.loaded = True
-        try:
-            children = await self._volume.remote.list_children(directory.number)
-        except BaseException:
-            directory.loaded = False
-            raise
-        if directory.loaded:
+            self._changes.drop_unknown(directory, session)
+        looks = directory.looks
+        children = await self._volume.remote.list_children(directory.number)
+        if directory.looks == looks:  # else a new look was asked for meanwhile
             self._apply(directory, children.entries)
-
-    def _drop_unknown(self, directory: Directory, session: Session) -> None:
-        """Remove old bytes of files that the kernel does not know."""
-        table = self._table
-        for name in table.names_on_disk(directory):
-            override = directory.overrides.get(name)
-            status = os.stat(name, dir_fd=table.descriptor(directory), follow_symlinks=False)
-            number = (
-                status.st_ino
-                if override is None
-                else override
-                if isinstance(override, int)
-                else override.number
-            )
-            if number in session.stale and number not in table.by_number and stat.S_ISREG(status.st_mode):
-                session.stale.discard(number)
-                self._drop_name(directory, name, number)
-                self._volume.note(Operation.EVICTED, number)
+            directory.loaded = True
 
     def _apply(self, directory: Directory, entries: list[Entry]) -> None:
         on_disk = set(self._table.names_on_disk(directory))
@@ -233,7 +169,13 @@ class Loading:
         gone = [name for name in directory.overrides if name not in overrides and name in on_disk]
         if made or (foreign and gone):
             self._rearrange(directory, made, gone if foreign else [])
-        directory.overrides = overrides
+        before, directory.overrides = directory.overrides, overrides
+        for name, override in before.items():
+            now = overrides.get(name)
+            if now is None and name in on_disk and not foreign:
+                continue
+            if now is None or _number(now) != _number(override):
+                self._changes.lose(directory, name, _number(override))
 
     def _describe(self, entry: Entry, directory: Directory) -> None:
         """Take new attributes of a known file whose bytes are not here; what was changed here meanwhile wins."""
@@ -246,7 +188,7 @@ class Loading:
     def _rearrange(self, directory: Directory, made: list[Entry], gone: list[bytes]) -> None:
         """Make remote directories and symlinks, and remove what another host removed; the directory's times stay."""
         descriptor = self._table.descriptor(directory)
-        with _Unlocked(descriptor, as_root=self._volume.as_root):
+        with Unlocked(descriptor, as_root=self._volume.as_root):
             for name in gone:
                 self._remove_tree(directory, name)
             for entry in made:
@@ -262,21 +204,7 @@ class Loading:
         except FileExistsError:
             return
         place = b"/proc/self/fd/%d/%s" % (descriptor, entry.name)
-        self._adorn(place, entry)
-
-    def _adorn(self, place: bytes, entry: Entry) -> None:
-        """Give a file on disk the attributes that the bucket describes, times last."""
-        is_link = stat.S_ISLNK(entry.mode)
-        if self._volume.as_root:
-            os.chown(place, entry.uid, entry.gid, follow_symlinks=False)
-        for name, value in entry.xattrs.items():
-            try:
-                os.setxattr(place, name, value, follow_symlinks=False)
-            except OSError as problem:
-                _log.warning("xattr.not_kept", name=name.decode("utf-8", "replace"), reason=problem.strerror)
-        if not is_link:
-            os.chmod(place, stat.S_IMODE(entry.mode))
-        os.utime(place, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
+        adorn(place, entry, as_root=self._volume.as_root)
 
     def _remove_tree(self, parent: Directory, name: bytes) -> None:
         """Remove local copies of what another host removed; nothing of ours is in a foreign session."""
@@ -292,7 +220,7 @@ class Loading:
             if isinstance(node, Directory):
                 self._table.hold(node)
                 self._table.remove_place(node, parent, name)
-            _remove_below(descriptor, name)
+            remove_below(descriptor, name)
         else:
             os.unlink(name, dir_fd=descriptor)
         self._volume.notifier.invalidate_entry(parent.number, name)
@@ -318,10 +246,11 @@ class Loading:
         if unchanged or entry is None:
             entry = fetched.entry
         os.chmod(staged, 0o600)
-        self._adorn(staged, entry)
+        # Just used: what is evicted first was used long ago.
+        adorn(staged, entry, as_root=self._volume.as_root, used_ns=self._volume.clock.wall_ns())
         parent, name = node.places[0]
         descriptor = table.descriptor(parent)
-        with _Unlocked(descriptor, as_root=self._volume.as_root):
+        with Unlocked(descriptor, as_root=self._volume.as_root):
             os.rename(staged, name, dst_dir_fd=descriptor)
         self.settled_here(node, parent, name)
         self._volume.note(Operation.FETCHED, node.number)
@@ -335,7 +264,7 @@ class Loading:
         linked = 1
         for directory, other in node.places[1:]:
             descriptor = self._table.descriptor(directory)
-            with _Unlocked(descriptor, as_root=self._volume.as_root):
+            with Unlocked(descriptor, as_root=self._volume.as_root):
                 os.link(
                     name,
                     other,
@@ -347,6 +276,10 @@ class Loading:
             linked += 1
         node.absent_names = max(0, links - linked)
 
+    def drop(self, node: Node) -> None:
+        """Remove old bytes of a foreign session's file, unless somebody has it open."""
+        self._changes.drop(node)
+
     def evict(self, node: Node, status: os.stat_result) -> None:
         """Remove a clean file's bytes; its names and attributes stay."""
         place = self._volume.xattr_path(node)
@@ -357,7 +290,7 @@ class Loading:
         }
         entry = msgspec.structs.replace(entry, xattrs=xattrs)
         for parent, name in node.places:
-            with _Unlocked(self._table.descriptor(parent), as_root=self._volume.as_root):
+            with Unlocked(self._table.descriptor(parent), as_root=self._volume.as_root):
                 if parent is node.places[0][0] and name == node.places[0][1]:
                     self._table.evict_from_disk(parent, name, node.number, status.st_ino)
                 else:
@@ -373,35 +306,19 @@ class Loading:
             return
         parent, name = node.places[0]
         descriptor = self._table.descriptor(parent)
-        with _Unlocked(descriptor, as_root=self._volume.as_root):
+        with Unlocked(descriptor, as_root=self._volume.as_root):
             created = os.open(
                 name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=descriptor
             )
         os.close(created)
         place = b"/proc/self/fd/%d/%s" % (descriptor, name)
-        self._adorn(place, entry)
+        adorn(place, entry, as_root=self._volume.as_root)
         os.utime(place)
         self.settled_here(node, parent, name)
 
 
-class _Unlocked:
-    """Keeps a directory's times, and lets a daemon that is not root change one that its owner may not."""
-
-    def __init__(self, descriptor: int, *, as_root: bool) -> None:
-        self._descriptor = descriptor
-        self._as_root = as_root
-        self._locked = False
-
-    def __enter__(self) -> None:
-        self._before = os.stat(b".", dir_fd=self._descriptor)
-        self._locked = not self._as_root and self._before.st_mode & _CHANGES != _CHANGES
-        if self._locked:
-            os.chmod(b".", stat.S_IMODE(self._before.st_mode) | 0o700, dir_fd=self._descriptor)
-
-    def __exit__(self, *_: object) -> None:
-        if self._locked:
-            os.chmod(b".", stat.S_IMODE(self._before.st_mode), dir_fd=self._descriptor)
-        os.utime(b".", ns=(self._before.st_atime_ns, self._before.st_mtime_ns), dir_fd=self._descriptor)
+def _number(override: Entry | int) -> int:
+    return override if isinstance(override, int) else override.number
 
 
 def _is_outdated(node: Node, before: Entry | None, fetched: Fetched) -> bool:
@@ -409,25 +326,3 @@ def _is_outdated(node: Node, before: Entry | None, fetched: Fetched) -> bool:
     if node.entry is None or not node.places:
         return True
     return node.entry is not before and node.entry.size_bytes != fetched.entry.size_bytes
-
-
-def entry_of(number: int, name: bytes, status: os.stat_result) -> Entry:
-    """Describe a file whose bytes leave the working copy."""
-    return Entry(
-        name=name, number=number, present=False, mode=status.st_mode, uid=status.st_uid, gid=status.st_gid,
-        size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, nlink=status.st_nlink,
-    )  # fmt: skip
-
-
-def _remove_below(descriptor: int, name: bytes) -> None:
-    """Remove a directory with everything in it."""
-    below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
-    try:
-        for child in os.listdir(below):
-            try:
-                os.unlink(child, dir_fd=below)
-            except IsADirectoryError:
-                _remove_below(below, os.fsencode(child))
-    finally:
-        os.close(below)
-    os.rmdir(name, dir_fd=descriptor)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
 from collections.abc import Awaitable
 
+import trio
+
+from sessionfs.filesystem.hydration.whole_sessions import WholeSessions
 from sessionfs.filesystem.inodes import ControlNode, Directory, Node, Session, failure
 from sessionfs.filesystem.loading import Loading
 from sessionfs.filesystem.permissions import SEARCH, WRITE, Caller
@@ -27,11 +29,14 @@ class SessionsRoot:
     Args:
         volume: The mount.
         loading: Brings in what is not here.
+        whole: Brings all of a session.
     """
 
-    def __init__(self, volume: Volume, loading: Loading) -> None:
+    def __init__(self, volume: Volume, loading: Loading, whole: WholeSessions) -> None:
         self._volume = volume
         self._loading = loading
+        self._whole = whole
+        self._hidden: dict[bytes, Session] = {}
         self._table = volume.table
         self.sessions: dict[bytes, Session] = {}
 
@@ -45,7 +50,7 @@ class SessionsRoot:
             SessionFSError: The store could not say.
         """
         session = self.sessions.get(name)
-        if session is not None:
+        if session is not None and session.number:
             return self._root_of(session, name)
         if not self._is_shown(name):
             return self._volume.absent(self._table.root)
@@ -60,32 +65,69 @@ class SessionsRoot:
         return not wanted or identifier in wanted
 
     def _root_of(self, session: Session, name: bytes) -> Attributes:
+        node = self._directory_of(session, name)
+        node.lookups += 1
+        shown = self._volume.attributes(node)
+        shown.attr_timeout = shown.entry_timeout = self._volume.absent(self._table.root).entry_timeout
+        return shown
+
+    def _directory_of(self, session: Session, name: bytes) -> Node:
         node = self._table.by_number.get(session.number)
         if node is None:
             # st_ino may be another number: the session's counts.
             status = os.stat(name, dir_fd=self._table.sessions_descriptor, follow_symlinks=False)
             node = self._table.obtain(self._table.root, name, (session.number, status, None))
             node.session = session
-        node.lookups += 1
-        shown = self._volume.attributes(node)
-        shown.attr_timeout = shown.entry_timeout = self._volume.absent(self._table.root).entry_timeout
-        return shown
+        return node
 
     async def _open(self, name: bytes) -> Attributes:
-        await self._loading.once(("session", name.decode()), lambda: self._ask(name))
+        await self._ask(name)
         session = self.sessions.get(name)
         return self._volume.absent(self._table.root) if session is None else self._root_of(session, name)
 
     async def _ask(self, name: bytes) -> None:
+        """Ask for a session, once at a time; a whole one takes its time, and every wait for a part of it ends by itself."""
         identifier = name.decode()
-        found = await self._volume.remote.open_session(identifier)
-        if name in self.sessions or not found.exists or found.root is None:
+        if self._volume.settings.eager:
+            await self._loading.once(("whole", identifier), lambda: self._ask_whole(name), limited=False)
+        else:
+            await self._loading.once(("open", identifier), lambda: self._ask_once(name))
+
+    async def _ask_once(self, name: bytes) -> None:
+        session = await self._asked(name)
+        if session is None:
             return
+        self.sessions[name] = session
+        root = self._directory_of(session, name)
+        if self._volume.settings.prefetch and isinstance(root, Directory):
+            self._whole.prefetch_later(root)
+
+    async def _ask_whole(self, name: bytes) -> None:
+        """Bring a session before it is shown; one that could not be had as a whole stays hidden."""
+        with trio.fail_after(self._volume.settings.fetch_timeout_seconds):
+            session = await self._asked(name)
+        if session is None:
+            return
+        root = self._directory_of(session, name)
+        if isinstance(root, Directory):
+            await self._whole.bring(root)
+        self._hidden.pop(name, None)
+        self.sessions[name] = session
+
+    async def _asked(self, name: bytes) -> Session | None:
+        """Ask the replication process for a session and make its root; None when there is none."""
+        found = await self._volume.remote.open_session(name.decode())
+        here = self.sessions.get(name)
+        if (here is not None and here.number) or not found.exists or found.root is None:
+            return None
         self._make_root(name, found.root)
         now = self._volume.clock.elapsed_seconds()
-        self.sessions[name] = Session(
-            identifier, found.root.number, foreign=found.foreign, refreshed_seconds=now
-        )
+        session = self._hidden.get(name)
+        if session is None or session.number != found.root.number:
+            session = Session(name.decode(), found.root.number, foreign=found.foreign, refreshed_seconds=now)
+            if self._volume.settings.eager:
+                self._hidden[name] = session
+        return session
 
     def _make_root(self, name: bytes, root: Entry) -> None:
         """Make the root directory of a session of the bucket."""
@@ -135,9 +177,15 @@ class SessionsRoot:
         if not self._is_shown(name):
             raise failure(errno.EPERM)
         # The name is settled later when the store does not answer now.
-        with contextlib.suppress(UnavailableError):
-            await self._loading.once(("session", identifier), lambda: self._ask(name))
-        if name in self.sessions:
+        try:
+            await self._ask(name)
+        except UnavailableError:
+            pass
+        except OSError as problem:
+            if problem.errno != errno.EIO:
+                raise
+        here = self.sessions.get(name)
+        if here is not None and here.number:
             raise failure(errno.EEXIST)
         volume.require(caller, self._table.root, WRITE | SEARCH)
         return self._make(identifier, name, mode, caller)

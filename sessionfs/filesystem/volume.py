@@ -219,6 +219,7 @@ class Volume:
         """Note that a session was written here: from now on nobody else's changes are expected."""
         if session is not None and session.foreign:
             session.foreign = False
+            session.stale.clear()
 
     def is_due(self, session: Session | None) -> bool:
         """Say whether a foreign session must be compared with the bucket before it is shown."""

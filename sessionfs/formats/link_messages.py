@@ -65,10 +65,12 @@ class OpenSession(Message, frozen=True):
     Attributes:
         session: The session's id.
         log_position: Operations the answer must know.
+        patience_seconds: How long a session that is known already may wait for news of the store.
     """
 
     session: str
     log_position: int
+    patience_seconds: float = 5.0
 
 
 class SessionFound(Message, frozen=True):
@@ -120,13 +122,18 @@ class SessionRefreshed(Message, frozen=True):
 
     Attributes:
         directories: Directories whose names changed.
-        files: Files whose bytes or attributes changed; their bytes here are old.
+        files: Files whose bytes or attributes changed, and links and directories that changed or went: what is here of
+            them is old.
         foreign: As in `SessionFound`.
+        attributes: Directories that are here and have other attributes now, as they must be.
+        paths: A path, session first, of everything in `files` and `attributes`.
     """
 
     directories: list[int]
     files: list[int]
     foreign: bool
+    attributes: list[Entry] = []
+    paths: dict[int, bytes] = {}
 
 
 class Fetch(Message, frozen=True):
@@ -223,6 +230,7 @@ class Status(Message, frozen=True):
         uploads: Since the process started.
         requests: Requests to the store by kind, since the process started.
         held: Why a batch of deletions waits for a person, "" when none does.
+        downloaded_bytes: Since the process started; moves while a file is coming.
     """
 
     sessions: list[SessionStatus]
@@ -233,6 +241,7 @@ class Status(Message, frozen=True):
     uploads: int
     requests: dict[str, int]
     held: str = ""
+    downloaded_bytes: int = 0
 
 
 class Drain(Message, frozen=True):
@@ -378,12 +387,14 @@ class Evict(Message, frozen=True):
         size_bytes: As confirmed in the bucket.
         mtime_ns: As confirmed.
         ctime_ns: As confirmed.
+        path: Its path, session first: the daemon does not know every file by its number.
     """
 
     number: int
     size_bytes: int
     mtime_ns: int
     ctime_ns: int
+    path: bytes = b""
 
 
 class Evicted(Message, frozen=True):

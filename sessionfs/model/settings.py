@@ -42,6 +42,7 @@ class FilesystemSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         allow_other: Let other users see the mount.
         read_only: Refuse every change.
         eager: Fetch a session whole before it is shown.
+        prefetch: Fetch remote files in the background once a session was opened, small ones first.
         sessions: Only these sessions are shown; empty for all.
     """
 
@@ -53,6 +54,7 @@ class FilesystemSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     allow_other: bool = False
     read_only: bool = False
     eager: bool = False
+    prefetch: bool = False
     sessions: tuple[str, ...] = ()
 
 
@@ -75,8 +77,7 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
         deletion_brake_files: A batch that deletes more files than this waits for a person.
         exclude_globs: Names that never leave this host (matched on the name, or on the path when it contains a slash).
         private_globs: Paths that are 0600 on a host that hydrates them.
-        prefetch: Fetch small remote files in the background once a session was opened.
-        cache_limit_bytes: Evict clean files when the working copy is larger; 0 never evicts.
+        cache_limit_bytes: Evict clean files when the working copy is larger, or its disk is nearly full; 0 never evicts.
         single_host: Accept a store that cannot refuse a second writer.
     """
 
@@ -95,7 +96,6 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     deletion_brake_files: Count = 1000
     exclude_globs: tuple[str, ...] = DEFAULT_EXCLUDE_GLOBS
     private_globs: tuple[str, ...] = ("vm/token",)
-    prefetch: bool = False
     cache_limit_bytes: Bytes = 0
     single_host: bool = False
 

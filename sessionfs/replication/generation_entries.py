@@ -181,7 +181,9 @@ def _read_disk(base: bytes, noted: Noted) -> list[ManifestEntry]:
     for entry, node in noted:
         path = os.path.join(base, entry.path) if entry.path else base
         if not node.present:
-            entries.append(replace(entry, xattrs=extended_attributes.unpack(node.xattrs)))
+            kept = extended_attributes.unpack(node.xattrs)
+            shown = {name: value for name, value in kept.items() if name.startswith(b"user.")}
+            entries.append(replace(entry, xattrs=shown))
             continue
         try:
             status = os.lstat(path)

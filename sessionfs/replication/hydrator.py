@@ -10,7 +10,6 @@ Invariants:
 from __future__ import annotations
 
 import stat
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import msgspec
@@ -32,8 +31,7 @@ from sessionfs.model.errors import (
 from sessionfs.model.names import SessionId
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.hydration.adoption import Adoption
-from sessionfs.replication.hydration.comparison import Comparison
-from sessionfs.replication.hydration.fan_out import for_each
+from sessionfs.replication.hydration.comparison import Comparison, Differences
 from sessionfs.replication.hydration.fetching import ObjectFetcher
 from sessionfs.replication.hydration.tree_rows import TreeRows
 from sessionfs.replication.remote_tree import RemoteEntry, RemoteTreeReader, Survey
@@ -46,11 +44,6 @@ from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
 
 MOVES = 3
 """How often a fetch follows an object that another host replaces meanwhile."""
-CONCURRENT_FETCHES = 16
-CONCURRENT_PREFETCHES = 4
-
-Progress = Callable[[int, int, int, int], None]
-"""Told of files done, files in all, bytes done, bytes in all."""
 
 
 class _Flight:
@@ -71,7 +64,7 @@ class Hydrator:
         journal: What is known here.
         store: The bucket.
         layout: The state directory.
-        settings: Which files are private, whether to prefetch.
+        settings: Which files are private.
         clock: Ages, and names of staged files.
         exclusions: Names that are not hydrated.
         raise_event: Told of conflicts, corrupt objects and keys that cannot be shown.
@@ -178,11 +171,27 @@ class Hydrator:
         async with self._locks.setdefault(session, trio.Lock()):
             if self._journal.session(session) is None:
                 return SessionRefreshed([], [], foreign=True)
-            found = await self._comparison.compare(identifier)
-            row = self._journal.session(session)
-            return SessionRefreshed(
-                sorted(found.directories), sorted(found.files), foreign=row is None or not row.written
-            )
+            return self._refreshed(session, await self._comparison.compare(identifier))
+
+    def _refreshed(self, session: str, found: Differences) -> SessionRefreshed:
+        row = self._journal.session(session)
+        attributes: list[Entry] = []
+        for number in sorted(found.attributes):
+            node, named = self._journal.node(number), self._journal.names_of(number)
+            if node is not None and node.present and named:
+                attributes.append(self._entry(named[0][1], number))
+        paths: dict[int, bytes] = {}
+        for number in (*found.files, *(entry.number for entry in attributes)):
+            place = self._journal.path_of(number)
+            if place is not None:
+                paths[number] = place[0].encode() + (b"/" + place[1] if place[1] else b"")
+        return SessionRefreshed(
+            sorted(found.directories),
+            sorted(found.files),
+            foreign=row is None or not row.written,
+            attributes=attributes,
+            paths=paths,
+        )
 
     # --- files
 
@@ -211,53 +220,6 @@ class Hydrator:
         if flight.result is None:
             raise flight.error
         return flight.result
-
-    async def hydrate_eagerly(self, session: str, progress: Progress) -> list[Fetched]:
-        """Bring every file of a known session into staging: all, or none is left there.
-
-        Args:
-            session: A session that `open_session` found.
-            progress: Told after every file.
-
-        Raises:
-            As `fetch`, from the first file that failed.
-        """
-        wanted = self._remote_files(session)
-        bytes_total = sum(size for size, _ in wanted)
-        bytes_done = 0
-        staged: list[Fetched] = []
-
-        async def one(file: tuple[int, int]) -> None:
-            nonlocal bytes_done
-            staged.append(await self.fetch(file[1]))
-            bytes_done += file[0]
-            progress(len(staged), len(wanted), bytes_done, bytes_total)
-
-        try:
-            await for_each(wanted, one, limit=CONCURRENT_FETCHES)
-        except BaseException:
-            for fetched in staged:
-                self._fetcher.discard(fetched.staged)
-            raise
-        return staged
-
-    async def prefetch(self, session: str, deliver: Callable[[int, Fetched], Awaitable[None]]) -> None:
-        """Bring files into staging in the background, small ones first.
-
-        Args:
-            session: A session that `open_session` found.
-            deliver: Given the number and the staged file; it owns the file then.
-
-        Raises:
-            As `fetch`, from the first file that failed; those delivered stay.
-        """
-
-        async def one(file: tuple[int, int]) -> None:
-            node = self._journal.node(file[1])
-            if node is not None and not node.present:
-                await deliver(file[1], await self.fetch(file[1]))
-
-        await for_each(self._remote_files(session), one, limit=CONCURRENT_PREFETCHES)
 
     # --- one fetch
 
@@ -389,19 +351,6 @@ class Hydrator:
         if not stat.S_ISREG(node.mode):
             raise InternalError(f"{self._shown(number)} is no file: it has no bytes to fetch")
         return node
-
-    def _remote_files(self, session: str) -> list[tuple[int, int]]:
-        """(Size, number) of every file whose bytes are not here, small ones first."""
-        root = self._root(names.session_id(session))
-        below = self._journal.below(root, b"") if root is not None else iter(())
-        nodes = (self._journal.node(number) for _, number, is_directory in below if not is_directory)
-        return sorted(
-            {
-                (node.size_bytes, node.number)
-                for node in nodes
-                if node is not None and not node.present and stat.S_ISREG(node.mode)
-            }
-        )
 
     def _shown(self, number: int) -> str:
         place = self._journal.path_of(number)

@@ -44,9 +44,17 @@ class Link:
     Args:
         stream: A connected stream socket; the link closes it.
         handler: Answers the other side's requests.
+        unclaimed: Given replies that came after their caller had given up.
     """
 
-    def __init__(self, stream: trio.abc.Stream, handler: Handler) -> None:
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        handler: Handler,
+        *,
+        unclaimed: Callable[[AnyMessage], None] = lambda _reply: None,
+    ) -> None:
+        self._unclaimed = unclaimed
         self._stream = stream
         self._handler = handler
         self._calls: dict[int, _Call] = {}
@@ -156,9 +164,11 @@ class Link:
             nursery.start_soon(self._answer, envelope)
             return
         call = self._calls.get(envelope.identifier)
-        if call is not None:
-            call.reply = envelope.body
-            call.arrived.set()
+        if call is None:
+            self._unclaimed(envelope.body)
+            return
+        call.reply = envelope.body
+        call.arrived.set()
 
     async def _answer(self, envelope: Envelope) -> None:
         try:

@@ -78,6 +78,7 @@ class Reporting:
             uploaded_bytes=self._uploader.uploaded_bytes,
             uploads=self._uploader.uploads,
             requests=dict(self._store.requests),
+            downloaded_bytes=self._store.downloaded_bytes,
             held=f"{held} deletions wait for `sessionfs retry` or the unmount" if held else "",
         )
 
@@ -112,7 +113,7 @@ class Reporting:
         known = self._journal.object(key)
         work = self._journal.work(key)
         conflict = self._journal.conflict_of(key)
-        if key in self._uploader.in_flight:
+        if work is not None and key in self._uploader.in_flight:
             state = "uploading"
         elif work is not None:
             state = work.state

@@ -23,6 +23,7 @@ from sessionfs.model.clock import Clock
 from sessionfs.model.errors import InternalError, NotFoundError, SessionFSError, UnavailableError
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication import retry_policy
+from sessionfs.replication.eviction import Evictor
 from sessionfs.replication.generations import Generations
 from sessionfs.replication.hydrator import Hydrator
 from sessionfs.replication.reporting import Reporting
@@ -106,6 +107,7 @@ class ReplicationService:
             image_gate=daemon,
             mount_point=mount_point,
             raise_event=self._journal.add_event,
+            on_clean=self._note_clean,
         )
         self._hydrator = Hydrator(
             self._journal,
@@ -119,6 +121,9 @@ class ReplicationService:
         self._generations = Generations(self._journal, self._store, layout, clock, exclusions)
         self._reporting = Reporting(self._journal, self._uploader, self._store, layout, clock, exclusions)
         self._sweeper = Sweeper(self._journal, layout, settings, clock, exclusions, wake=self._uploader.wake)
+        self._evictor = Evictor(
+            self._journal, self._store, layout, settings, exclusions, daemon=daemon, uploader=self._uploader
+        )
         self._refreshed: set[str] = set()
         self._log_grew = trio.Event()
         self._handlers = self._handler_table()
@@ -149,6 +154,7 @@ class ReplicationService:
             nursery.start_soon(self._follow_log)
             nursery.start_soon(self._adopt_then_upload)
             nursery.start_soon(self._sweeper.run)
+            nursery.start_soon(self._evictor.run)
 
     def start(self) -> None:
         """Apply the log, and walk the working copy when the page cache or the journal was lost."""
@@ -192,6 +198,7 @@ class ReplicationService:
             self._application.apply(batch.operations, batch.position)
             self._position = batch.position
             self._sweeper.note_activity()
+            self._evictor.note_activity()
         self._apply_brake()
 
     async def _catch_up(self, position: int) -> None:
@@ -230,6 +237,9 @@ class ReplicationService:
                     await trio.sleep(pause)
         await self._uploader.run()
 
+    def _note_clean(self) -> None:
+        self._evictor.note_activity()
+
     # --- the brake on mass deletion
 
     def _note_deletion(self, session: str, key: str) -> None:
@@ -252,16 +262,17 @@ class ReplicationService:
         row = self._journal.session(message.session)
         found = await self._hydrator.open_session(message.session)
         if found.exists and row is not None and row.known and message.session not in self._refreshed:
-            found = await self._refresh_at_first_use(message.session, found)
+            found = await self._refresh_at_first_use(message.session, found, message.patience_seconds)
         self._refreshed.add(message.session)
         return found
 
     async def _refresh_at_first_use(
-        self, session: str, found: messages.SessionFound
+        self, session: str, found: messages.SessionFound, patience_seconds: float
     ) -> messages.SessionFound:
         """Another host may have written since this one last looked; without an answer the journal's is given."""
         try:
-            await self._hydrator.refresh_session(session)
+            with trio.move_on_after(patience_seconds):
+                await self._hydrator.refresh_session(session)
         except (UnavailableError, NotFoundError) as problem:
             _log.warning("session not compared with the bucket", session=session, problem=str(problem))
         return await self._hydrator.open_session(session) if found.foreign else found

@@ -45,6 +45,9 @@ from sessionfs.stores.base import (
 READ_TRIES = 5
 """For callers whose read should outlast a passing error."""
 
+_CHUNK_BYTES = 256 << 10
+"""So small that a slow line is seen to move."""
+
 Result = TypeVar("Result")
 
 
@@ -109,6 +112,7 @@ class TrioStore:
     Attributes:
         requests: Requests sent so far, by kind.
         changes_answered: Changing requests that the store answered, whatever it said about their condition.
+        downloaded_bytes: Bytes of objects that came so far.
     """
 
     def __init__(self, store: ObjectStore, clock: Clock, settings: ReplicationSettings) -> None:
@@ -120,6 +124,7 @@ class TrioStore:
         self._reading = trio.CapacityLimiter(settings.concurrent_uploads)
         self.requests: Counter[str] = Counter()
         self.changes_answered = 0
+        self.downloaded_bytes = 0
 
     @property
     def url(self) -> str:
@@ -202,9 +207,10 @@ class TrioStore:
             digest = hashlib.sha256()
             offset = position
             with self._store.get(key, byte_range=byte_range, expected=expected) as body:
-                for chunk in body.chunks():
+                for chunk in body.chunks(_CHUNK_BYTES):
                     trio.from_thread.check_cancelled()
                     digest.update(chunk)
+                    self.downloaded_bytes += len(chunk)
                     view = memoryview(chunk)
                     while view:
                         written = os.pwrite(descriptor, view, offset)

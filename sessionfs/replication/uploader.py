@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import structlog
@@ -76,6 +76,7 @@ class Uploader:
         image_gate: The daemon's word on files that programs write; None when there is none.
         mount_point: Where the working copy is mounted, "" when it is not.
         raise_event: Told of uploads, conflicts and outages.
+        on_clean: Called when a key is as it should be.
 
     Attributes:
         in_flight: Keys that are under way.
@@ -93,10 +94,12 @@ class Uploader:
         image_gate: ImageGate | None,
         mount_point: str,
         raise_event: RaiseEvent,
+        on_clean: Callable[[], None] = lambda: None,
     ) -> None:
         self._journal = journal
         self._store = store
         self._settings = settings
+        self._on_clean = on_clean
         self._clock = clock
         self._outage = Outage(settings, clock, raise_event)
         self._attempts = Attempts(journal, store, clock)
@@ -247,6 +250,23 @@ class Uploader:
                 await self._progress.wait()
         return sum(count for count, _oldest in self._journal.work_counts().values())
 
+    def hold(self, key: str) -> bool:
+        """Keep a key from being touched until `release`.
+
+        Returns:
+            False when it is under way, and nothing was done.
+        """
+        if key in self.in_flight:
+            return False
+        self.in_flight.add(key)
+        return True
+
+    def release(self, key: str) -> None:
+        """Let a held key be touched again."""
+        self.in_flight.discard(key)
+        if self._outage.reason or self._journal.oldest_work(FAR_NS, 1):
+            self.wake()
+
     def is_hurried(self, key: str) -> bool:
         """Whether a key does not wait for its file to be quiet."""
         return self._urgent[key] > 0 or self._is_draining()
@@ -320,6 +340,8 @@ class Uploader:
 
     def _note_processed(self, key: str, version: int) -> None:
         clean = self._journal.work(key) is None
+        if clean:
+            self._on_clean()
         for flush in self._flushes:
             if key in flush.versions and (clean or version >= flush.versions[key]):
                 del flush.versions[key]

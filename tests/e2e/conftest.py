@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,10 +15,17 @@ from .rig import Bucket, Host
 MakeHost = Callable[..., Host]
 
 
-@pytest.fixture
-def store_url(seaweed: SeaweedServer) -> str:
-    """A fresh bucket on a real server."""
+@pytest.fixture(scope="session")
+def shared_bucket(seaweed: SeaweedServer) -> str:
+    """A bucket of a real server: a new one for each test would cost seconds."""
     return seaweed.fresh_bucket()
+
+
+@pytest.fixture
+def store_url(shared_bucket: str) -> str:
+    """A store of this test's own: an empty prefix."""
+    head, _, query = shared_bucket.partition("?")
+    return f"{head}/{uuid.uuid4().hex}?{query}"
 
 
 @pytest.fixture

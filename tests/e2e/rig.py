@@ -185,6 +185,7 @@ class Bucket:
         parts = urllib.parse.urlsplit(url)
         endpoint = urllib.parse.urlsplit(urllib.parse.parse_qs(parts.query)["endpoint"][0])
         self.name = parts.netloc
+        self._prefix = parts.path.strip("/") + "/" if parts.path.strip("/") else ""
         self.client = Minio(
             endpoint=endpoint.netloc,
             access_key=access_key,
@@ -195,12 +196,12 @@ class Bucket:
 
     def listed(self, prefix: str = "") -> set[str]:
         """Every key below a prefix."""
-        found = self.client.list_objects(self.name, prefix=prefix, recursive=True)
-        return {str(item.object_name) for item in found}
+        found = self.client.list_objects(self.name, prefix=self._prefix + prefix, recursive=True)
+        return {str(item.object_name).removeprefix(self._prefix) for item in found}
 
     def read(self, key: str) -> bytes:
         """An object's bytes."""
-        response = self.client.get_object(self.name, key)
+        response = self.client.get_object(self.name, self._prefix + key)
         try:
             return bytes(response.read())
         finally:
@@ -211,7 +212,7 @@ class Bucket:
         """An object's user metadata; a directory marker's is in its content type on servers that keep no other."""
         found = {
             name.lower(): value
-            for name, value in (self.client.stat_object(self.name, key).metadata or {}).items()
+            for name, value in (self.client.stat_object(self.name, self._prefix + key).metadata or {}).items()
         }
         carried = found.get("content-type", "").partition('; sessionfs="')[2].rstrip('"')
         return dict(urllib.parse.parse_qsl(carried)) | {
@@ -229,11 +230,13 @@ class Bucket:
 
     def size(self, key: str) -> int:
         """An object's length."""
-        return int(self.client.stat_object(self.name, key).size or 0)
+        return int(self.client.stat_object(self.name, self._prefix + key).size or 0)
 
     def write(self, key: str, body: bytes, metadata: dict[str, str] | None = None) -> None:
         """Put an object, as another tool would."""
-        self.client.put_object(self.name, key, io.BytesIO(body), len(body), metadata=dict(metadata or {}))
+        self.client.put_object(
+            self.name, self._prefix + key, io.BytesIO(body), len(body), metadata=dict(metadata or {})
+        )
 
 
 @dataclass(frozen=True)

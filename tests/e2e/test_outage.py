@@ -6,6 +6,8 @@ import json
 import os
 import threading
 import time
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,17 +20,32 @@ from .rig import Bucket, Host, differences, tree
 pytestmark = [pytest.mark.fuse, pytest.mark.s3, pytest.mark.slow]
 
 
-@pytest.fixture
-def own_server() -> object:
-    """A server that this test may stop."""
+@pytest.fixture(scope="module")
+def stoppable_server() -> Iterator[SeaweedServer]:
+    """A server for the tests of this module only."""
     with SeaweedServer() as server:
         yield server
 
 
+@pytest.fixture(scope="module")
+def stoppable_bucket(stoppable_server: SeaweedServer) -> str:
+    """A bucket of it."""
+    return stoppable_server.fresh_bucket()
+
+
 @pytest.fixture
-def store_url(own_server: SeaweedServer) -> str:
-    """A bucket of the server that this test may stop."""
-    return own_server.fresh_bucket()
+def own_server(stoppable_server: SeaweedServer) -> Iterator[SeaweedServer]:
+    """A server that this test may stop."""
+    stoppable_server.start()
+    yield stoppable_server
+    stoppable_server.start()
+
+
+@pytest.fixture
+def store_url(own_server: SeaweedServer, stoppable_bucket: str) -> str:
+    """A store of this test's own on the server that it may stop."""
+    head, _, query = stoppable_bucket.partition("?")
+    return f"{head}/{uuid.uuid4().hex}?{query}"
 
 
 def write_files(session: Path, count: int) -> None:

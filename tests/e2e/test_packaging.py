@@ -67,4 +67,5 @@ def test_wheel_installs_both_commands_and_every_store(wheel: zipfile.ZipFile) ->
     packed = set(wheel.namelist())
     for section in ("console_scripts", "sessionfs.stores"):
         for target in entries[section].values():
-            assert target.partition(":")[0].replace(".", "/") + ".py" in packed
+            module = target.partition(":")[0].replace(".", "/")
+            assert {f"{module}.py", f"{module}/__init__.py"} & packed

@@ -52,8 +52,10 @@ def mounter(tmp_path: Any) -> Iterator[Mounter]:
 def shared_mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
     """One mount for the tests of a module, open to every user."""
     root = tmp_path_factory.mktemp("shared")
-    for above in (root, root.parent, root.parent.parent):
-        os.chmod(above, 0o755)
+    # Temporary directories are closed to other users, at several levels when tests run in parallel.
+    for above in (root, *root.parents):
+        if not above.stat().st_mode & 0o001:
+            os.chmod(above, 0o755)
     settings = FilesystemSettings(allow_other=os.geteuid() == 0)
     mounted, _ = mounting.start(str(root / "state"), str(root / "mnt"), settings, None, {"suid", "dev"})
     yield mounted

@@ -43,10 +43,12 @@ class Differences:
     Attributes:
         directories: Numbers of directories whose names or attributes changed.
         files: Numbers of what changed otherwise; what is on this disk of them is old.
+        attributes: Numbers of directories that have other attributes.
     """
 
     directories: set[int] = field(default_factory=set)
     files: set[int] = field(default_factory=set)
+    attributes: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -215,23 +217,27 @@ class Comparison:
             work.rows.set_attributes(node.number, entry)
             work.rows.set_content(node.number, entry)
             work.found.directories.add(node.number)
+            work.found.attributes.add(node.number)
         else:
             self._change_file(work, entry, node)
 
     def _change_file(self, work: _Pass, entry: RemoteEntry, node: Node) -> None:
         work.found.files.add(node.number)
+        same_kind = stat.S_IFMT(node.mode) == stat.S_IFMT(entry.mode)
         if node.present:
-            work.rows.set_attributes(node.number, entry)
+            if same_kind:
+                work.rows.set_attributes(node.number, entry)
             live = work.survey.listed.get(entry.key)
             if live is not None:
                 self._pending[entry.key] = ((live.token, live.modified_ns), entry)
             return
         self._pending.pop(entry.key, None)
         places = self._journal.names_of(node.number)
-        if len(places) > 1 and not work.rows.is_same_file(entry, node.number):
+        if not same_kind or (len(places) > 1 and not work.rows.is_same_file(entry, node.number)):
             above, _, name = entry.path.rpartition(b"/")
             parent = self._journal.resolve(work.session, above)
             if parent is not None:
+                self._journal.unlink(parent, name)
                 work.rows.split(parent, name, entry)
                 work.found.directories.add(parent)
             return
@@ -252,11 +258,16 @@ class Comparison:
         ):
             self._journal.drop_object(known.key)
         elif node.is_directory and self._journal.children(node.number):
-            return
+            if node.present and not work.keeps_files and self._is_going(work, node.number):
+                work.found.files.add(node.number)
         elif self._drop_name(work, live.path, node):
             self._journal.drop_object(known.key)
             self._pending.pop(known.key, None)
             self._drop_implied(work, live.path)
+
+    def _is_going(self, work: _Pass, directory: int) -> bool:
+        """Whether everything in a directory is dropped by the daemon after this comparison."""
+        return all(number in work.found.files for _, number in self._journal.children(directory))
 
     def _drop_name(self, work: _Pass, path: bytes, node: Node) -> bool:
         """Remove a name, unless it is on this disk: then the daemon is asked to drop that first."""
@@ -289,7 +300,11 @@ class Comparison:
 
     def _vanish_session(self, work: _Pass, root: int) -> None:
         node = self._journal.node(root)
-        if node is None or self._journal.children(root):
+        if node is None:
+            return
+        if self._journal.children(root):
+            if node.present and self._is_going(work, root):
+                work.found.files.add(root)
             return
         if node.present:
             work.found.files.add(root)

@@ -23,6 +23,7 @@ from sessionfs.formats.link_messages import (
     Entry,
     Fetch,
     Fetched,
+    Flush,
     GetStatus,
     LogGrew,
     SessionStatus,
@@ -38,9 +39,9 @@ from .fake_mount import until
 ENTRY = Entry(b"a", 7, True, 0o100644, 0, 0, 3, 0)  # noqa: FBT003 - positional record
 
 
-def status(degraded: str = "") -> Status:
+def status(degraded: str = "", *, downloaded_bytes: int = 0) -> Status:
     session = SessionStatus("s", "", True, "owed", 1, 2, 0.5, 3, "", 0)  # noqa: FBT003 - positional record
-    return Status([session], degraded, 1, 2, 0, 0, {})
+    return Status([session], degraded, 1, 2, 0, 0, {}, downloaded_bytes=downloaded_bytes)
 
 
 @pytest.fixture
@@ -56,7 +57,8 @@ async def process(client: ReplicationClient, handler: Handler) -> AsyncIterator[
     async def no_requests(_message: AnyMessage) -> AnyMessage:
         return Done()
 
-    ours, theirs = Link(here, no_requests), Link(there, handler)
+    ours = Link(here, no_requests, unclaimed=client.discard)
+    theirs = Link(there, handler)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ours.serve)
         nursery.start_soon(theirs.serve)
@@ -150,28 +152,71 @@ async def test_a_process_that_stays_silent_is_unavailable_in_time(log: IntentLog
             await client.describe(7)
 
 
-async def test_a_long_transfer_goes_on_while_the_store_answers(log: IntentLog) -> None:
-    async def slow(message: AnyMessage) -> AnyMessage:
-        if isinstance(message, Fetch):
-            await trio.sleep(0.5)
-            return Fetched("x", ENTRY)
-        return status() if isinstance(message, GetStatus) else Done()
+async def test_a_long_download_goes_on_while_bytes_come(log: IntentLog) -> None:
+    downloaded_bytes = 0
 
-    client = ReplicationClient(log, timeout_seconds=0.1)
+    async def slow(message: AnyMessage) -> AnyMessage:
+        nonlocal downloaded_bytes
+        if isinstance(message, Fetch):
+            await trio.sleep(1)
+            return Fetched("x", ENTRY)
+        downloaded_bytes += 1
+        return status(downloaded_bytes=downloaded_bytes) if isinstance(message, GetStatus) else Done()
+
+    client = ReplicationClient(log, timeout_seconds=0.2)
     async with process(client, slow):
         assert (await client.fetch(7)).staged == "x"
 
 
-async def test_a_transfer_from_a_store_that_does_not_answer_ends_in_time(log: IntentLog) -> None:
-    async def slow(message: AnyMessage) -> AnyMessage:
+async def test_a_download_to_which_no_bytes_come_ends_in_time(log: IntentLog) -> None:
+    async def stuck(message: AnyMessage) -> AnyMessage:
         if isinstance(message, Fetch):
+            await trio.sleep(60)
+        return status(downloaded_bytes=7) if isinstance(message, GetStatus) else Done()
+
+    client = ReplicationClient(log, timeout_seconds=0.2)
+    async with process(client, stuck):
+        with trio.fail_after(0.4), pytest.raises(UnavailableError):
+            await client.fetch(7)
+
+
+async def test_a_flush_goes_on_while_the_store_answers(log: IntentLog) -> None:
+    async def slow(message: AnyMessage) -> AnyMessage:
+        if isinstance(message, Flush):
+            await trio.sleep(1)
+        return status() if isinstance(message, GetStatus) else Done()
+
+    client = ReplicationClient(log, timeout_seconds=0.2)
+    async with process(client, slow):
+        await client.flush(7)
+
+
+async def test_a_flush_to_a_store_that_does_not_answer_ends_in_time(log: IntentLog) -> None:
+    async def slow(message: AnyMessage) -> AnyMessage:
+        if isinstance(message, Flush):
             await trio.sleep(60)
         return status("no route") if isinstance(message, GetStatus) else Done()
 
     client = ReplicationClient(log, timeout_seconds=0.2)
     async with process(client, slow):
         with trio.fail_after(5), pytest.raises(UnavailableError):
+            await client.flush(7)
+
+
+async def test_bytes_that_come_too_late_leave_nothing_in_staging(log: IntentLog, tmp_path: Path) -> None:
+    (tmp_path / "late").write_bytes(b"x")
+
+    async def late(message: AnyMessage) -> AnyMessage:
+        if isinstance(message, Fetch):
+            await trio.sleep(0.5)
+            return Fetched("late", ENTRY)
+        return status() if isinstance(message, GetStatus) else Done()
+
+    client = ReplicationClient(log, timeout_seconds=0.2, staging=str(tmp_path))
+    async with process(client, late):
+        with pytest.raises(UnavailableError):
             await client.fetch(7)
+        await until(lambda: not (tmp_path / "late").exists())
 
 
 async def test_an_error_of_the_store_is_raised_as_it_is(log: IntentLog) -> None:

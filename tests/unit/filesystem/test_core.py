@@ -164,20 +164,60 @@ async def test_a_session_made_while_the_store_is_away_is_taken(rig: Rig) -> None
         await rig.look(b"unknown")
 
 
-async def test_fetching_ends_after_its_timeout(
-    rigs: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("call", ["open_session", "list_children"])
+async def test_waits_for_names_end_after_the_timeout(
+    rigs: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     rig = rigs(fetch_timeout_seconds=0.2)
+    rig.remote.add_file(rig.remote.add_session("s"), b"a", b"x")
+
+    async def silent(_argument: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(rig.remote, call, silent)
+    with trio.fail_after(5):
+        with pytest.raises(OSError, match="Input/output error"):
+            await rig.look(b"s", b"a")
+    assert rig.core.status_counters()["waits"] == 0
+
+
+async def test_a_known_name_is_shown_while_the_store_is_silent(
+    rigs: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = rigs(fetch_timeout_seconds=0.5, foreign_lag_seconds=1.0)
     number = rig.remote.add_file(rig.remote.add_session("s"), b"a", b"x")
     await rig.look(b"s", b"a")
 
-    async def silent(_number: int) -> None:
+    async def silent(_session: str) -> None:
         await trio.sleep_forever()
 
-    monkeypatch.setattr(rig.remote, "fetch", silent)
-    with trio.fail_after(5):
-        assert await refused(rig.core.open, number, os.O_RDONLY, ME) == errno.EIO
-    assert rig.core.status_counters()["waits"] == 0
+    monkeypatch.setattr(rig.remote, "refresh_session", silent)
+    await trio.sleep(0.6)
+    assert (await rig.look(b"s", b"a")).number == number
+
+
+async def test_two_at_once_wait_for_the_names_of_one_directory(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = rig.remote.add_session("s")
+    number = rig.remote.add_file(root, b"a", b"x")
+    await rig.look(b"s")
+    answered = rig.remote.list_children
+
+    async def slow(directory: int) -> Any:
+        await trio.sleep(0.1)
+        return await answered(directory)
+
+    monkeypatch.setattr(rig.remote, "list_children", slow)
+    found: list[int] = []
+
+    async def look() -> None:
+        found.append((await rig.look(b"s", b"a")).number)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(look)
+    assert found == [number] * 3
 
 
 async def test_a_file_removed_while_it_is_fetched_stays_removed(

@@ -193,8 +193,8 @@ class Host:
         return number
 
     def evict(self, numbers: Iterable[int]) -> None:
-        """Drop what is on this disk of some numbers."""
-        for number in numbers:
+        """Drop what is on this disk of some numbers, the deepest first."""
+        for number in sorted(numbers, key=lambda number: -len(self.journal.paths_of(number)[0][1])):
             for session, path in self.journal.paths_of(number):
                 where = self.disk(path, session)
                 if os.path.isdir(where) and not os.path.islink(where):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 
+import pytest
+
 from sessionfs.formats.intent_records import Operation
 from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER
 from sessionfs.stores.memory import MemoryStore
@@ -105,16 +107,56 @@ async def test_what_vanished_and_is_on_this_disk_goes_in_two_steps(host: Host, s
     for path in ("d/f", "d/", "l"):
         drop(store, path)
     found = await host.hydrator.refresh_session(SESSION)
-    assert set(found.files) == {host.number(b"d/f"), host.number(b"l")}
+    assert set(found.files) == {host.number(b"d"), host.number(b"d/f"), host.number(b"l")}
+    assert found.paths == {host.number(path): b"s/" + path for path in (b"d", b"d/f", b"l")}
     host.evict(found.files)
     found = await host.hydrator.refresh_session(SESSION)
-    assert found.files == [host.number(b"d")]
-    assert host.journal.resolve(SESSION, b"d/f") is None
-    host.evict(found.files)
-    found = await host.hydrator.refresh_session(SESSION)
-    assert (found.directories, found.files) == ([host.number(b"")], [])
+    assert found.files == []
+    assert host.number(b"") in found.directories
+    assert host.journal.resolve(SESSION, b"d") is None
     assert host.journal.children(host.number(b"")) == []
     assert not host.is_on_disk(b"d")
+
+
+async def test_attributes_of_a_directory_on_this_disk_are_told(host: Host, store: FaultyStore) -> None:
+    put_session(store)
+    await host.hydrator.open_session(SESSION)
+    put(store, "d/", mode=stat.S_IFDIR | 0o711)
+    assert (await host.hydrator.refresh_session(SESSION)).attributes == []
+    await host.materialise()
+    put(store, "d/", mode=stat.S_IFDIR | 0o750)
+    found = await host.hydrator.refresh_session(SESSION)
+    assert [(entry.number, stat.S_IMODE(entry.mode)) for entry in found.attributes] == [
+        (host.number(b"d"), 0o750)
+    ]
+    assert found.paths == {host.number(b"d"): b"s/d"}
+    assert (await host.hydrator.refresh_session(SESSION)).attributes == []
+
+
+@pytest.mark.parametrize(("before", "after"), [(b"d/f", b"l"), (b"l", b"d/f")])
+async def test_a_name_of_another_kind_gets_another_number(
+    host: Host, store: FaultyStore, before: bytes, after: bytes
+) -> None:
+    put_session(store)
+    await host.hydrator.open_session(SESSION)
+    await host.materialise()
+    number = host.number(before)
+    if after == b"l":
+        put(store, before.decode(), b"elsewhere", mode=LINK)
+    else:
+        put(store, before.decode(), b"a file now")
+    found = await host.hydrator.refresh_session(SESSION)
+    assert found.files == [number]
+    host.evict(found.files)
+    await host.hydrator.refresh_session(SESSION)
+    entry = host.journal.entry(b"x", host.number(before))
+    assert entry is not None
+    assert entry.number != number
+    assert stat.S_ISLNK(entry.mode) == (after == b"l")
+    assert not entry.present
+    assert host.journal.node(number) is None
+    await host.materialise()
+    assert (await host.hydrator.refresh_session(SESSION)).files == []
 
 
 async def test_an_attribute_change_that_keeps_the_token_is_seen(host: Host, store: FaultyStore) -> None:

@@ -275,43 +275,6 @@ async def test_a_cancelled_fetch_leaves_nothing_and_fails_the_others(host: Host,
     assert body_of(host, await host.hydrator.fetch(number)) == b"abc"
 
 
-async def test_eager_hydration_brings_every_file_and_tells(host: Host, store: FaultyStore) -> None:
-    put_session(store)
-    put(store, "big", b"x" * 1000)
-    await host.hydrator.open_session(SESSION)
-    told: list[tuple[int, int, int, int]] = []
-    staged = await host.hydrator.hydrate_eagerly(SESSION, lambda *figures: told.append(figures))
-    assert sorted(fetched.entry.name for fetched in staged) == [b"big", b"f"]
-    assert told[-1] == (2, 2, 1003, 1003)
-
-
-async def test_eager_hydration_that_fails_leaves_nothing(host: Host, store: FaultyStore) -> None:
-    put_session(store)
-    put(store, "bad", b"bad bytes", sha256="1" * 64)
-    await host.hydrator.open_session(SESSION)
-    with pytest.raises(CorruptDataError):
-        await host.hydrator.hydrate_eagerly(SESSION, lambda *_figures: None)
-    assert host.staged() == []
-
-
-async def test_prefetch_delivers_small_files_first_and_not_what_is_here(
-    host: Host, store: FaultyStore
-) -> None:
-    for name, size in (("c", 300), ("a", 200), ("b", 1)):
-        put(store, name, b"x" * size)
-    await host.hydrator.open_session(SESSION)
-    host.journal.update_node(host.number(b"a"), present=True)
-    delivered: list[int] = []
-
-    async def deliver(number: int, fetched: Fetched) -> None:
-        assert fetched.entry.number == number
-        delivered.append(fetched.entry.size_bytes)
-
-    await host.hydrator.prefetch(SESSION, deliver)
-    assert sorted(delivered) == [1, 300]
-    await host.hydrator.prefetch("unknown", deliver)
-
-
 async def test_a_fetch_uses_what_the_uploader_learnt_meanwhile(host: Host, store: FaultyStore) -> None:
     put(store, "f", b"abc")
     await host.hydrator.open_session(SESSION)
