@@ -34,7 +34,7 @@ def test_nothing_given_is_the_default() -> None:
     [
         ("file", {"upload_delay_second": 1}, "upload_delay_seconds"),
         ("environment", {"SESSIONFS_STATE_DIRR": "/x"}, "state_dir"),
-        ("flags", {"polcy": "strict"}, "policy"),
+        ("flags", {"read_onlyy": True}, "read_only"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest_known(
