@@ -20,7 +20,7 @@ import trio
 
 from sessionfs.filesystem.hydration.foreign_changes import ForeignChanges
 from sessionfs.filesystem.hydration.placing import Unlocked, adorn, entry_of, remove_below
-from sessionfs.filesystem.inodes import Directory, Node, failure
+from sessionfs.filesystem.inodes import Directory, Node, Session, failure
 from sessionfs.filesystem.volume import Volume
 from sessionfs.formats.intent_records import Operation
 from sessionfs.formats.link_messages import Entry, Fetched
@@ -80,12 +80,16 @@ class Loading:
         """Return when a directory's names are known and, in a foreign session, young enough."""
         session = directory.session
         if session is not None and self._volume.is_due(session):
-            await self.once(("session", session.id), lambda: self._changes.refresh(session))
+            await self.compare(session)
         while not directory.loaded:
             if not directory.places and not self._table.is_session_root(directory):
                 directory.loaded = True
                 return
             await self.once(("directory", directory.number), lambda: self._load(directory))
+
+    async def compare(self, session: Session) -> None:
+        """Compare a foreign session with the bucket; without an answer in time, what is known stays."""
+        await self.once(("session", session.id), lambda: self._changes.refresh(session))
 
     async def bring(self, node: Node) -> None:
         """Return when a file's bytes are in the working copy.
@@ -289,15 +293,15 @@ class Loading:
             for name in os.listxattr(place, follow_symlinks=False)
         }
         entry = msgspec.structs.replace(entry, xattrs=xattrs)
-        for parent, name in node.places:
-            with Unlocked(self._table.descriptor(parent), as_root=self._volume.as_root):
-                if parent is node.places[0][0] and name == node.places[0][1]:
-                    self._table.evict_from_disk(parent, name, node.number, status.st_ino)
-                else:
-                    os.unlink(name, dir_fd=self._table.descriptor(parent))
-            parent.overrides[name] = msgspec.structs.replace(entry, name=name)
+        with self._volume.evicting(node.number):
+            for parent, name in node.places:
+                with Unlocked(self._table.descriptor(parent), as_root=self._volume.as_root):
+                    if parent is node.places[0][0] and name == node.places[0][1]:
+                        self._table.evict_from_disk(parent, name, node.number, status.st_ino)
+                    else:
+                        os.unlink(name, dir_fd=self._table.descriptor(parent))
+                parent.overrides[name] = msgspec.structs.replace(entry, name=name)
         node.entry = entry
-        self._volume.note(Operation.EVICTED, node.number)
 
     def make_empty(self, node: Node) -> None:
         """Give a file whose bytes are not here an empty body instead of fetching what would be cut off."""

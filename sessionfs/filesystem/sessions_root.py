@@ -51,10 +51,16 @@ class SessionsRoot:
         """
         session = self.sessions.get(name)
         if session is not None and session.number:
+            if self._volume.is_due(session):
+                return self._compared(session, name)
             return self._root_of(session, name)
         if not self._is_shown(name):
             return self._volume.absent(self._table.root)
         return self._open(name)
+
+    async def _compared(self, session: Session, name: bytes) -> Attributes:
+        await self._loading.compare(session)
+        return self._root_of(session, name) if session.number else await self._open(name)
 
     def _is_shown(self, name: bytes) -> bool:
         try:
@@ -83,7 +89,9 @@ class SessionsRoot:
     async def _open(self, name: bytes) -> Attributes:
         await self._ask(name)
         session = self.sessions.get(name)
-        return self._volume.absent(self._table.root) if session is None else self._root_of(session, name)
+        if session is None or not session.number:
+            return self._volume.absent(self._table.root)
+        return self._root_of(session, name)
 
     async def _ask(self, name: bytes) -> None:
         """Ask for a session, once at a time; a whole one takes its time, and every wait for a part of it ends by itself."""

@@ -10,6 +10,8 @@ import errno
 import os
 import stat
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sessionfs.filesystem.inodes import Directory, InodeTable, Node, Session, failure
@@ -163,6 +165,21 @@ class Volume:
             self.log.finish(sequence, number=number, errno=error)
         except OSError:
             self._owed_records.append((None, sequence, number, error))
+
+    @contextmanager
+    def evicting(self, number: int) -> Iterator[None]:
+        """Record that something leaves the disk, before and after: if we die between, the disk decides.
+
+        Raises:
+            OSError: Nothing may leave; or what the removal raised.
+        """
+        sequence = self.begin(Operation.EVICTED, number=number)
+        try:
+            yield
+        except OSError as problem:
+            self.finish(sequence, error=problem.errno or errno.EIO)
+            raise
+        self.finish(sequence, number=number)
 
     def note(self, operation: Operation, number: int) -> None:
         """Record something that has happened and cannot be refused."""

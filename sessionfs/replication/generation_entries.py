@@ -11,12 +11,13 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import trio
 
 from sessionfs.formats import extended_attributes
 from sessionfs.formats.manifest import ManifestEntry
-from sessionfs.model import keys
+from sessionfs.model import keys, names
 from sessionfs.model.clock import Clock
 from sessionfs.model.errors import LocalDiskError, UnavailableError
 from sessionfs.model.names import SessionId
@@ -25,6 +26,7 @@ from sessionfs.stores.base import ObjectMetadata, Unconditional
 from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.journal_tree import Node, SessionRow
 from sessionfs.working_copy.layout import StateLayout
+from sessionfs.working_copy.open_below import short_path
 from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
 
 _CHUNK_BYTES = 4 << 20
@@ -32,6 +34,19 @@ _SINGLE_PUT_BYTES = 64 << 20
 _KINDS = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
 
 Noted = list[tuple[ManifestEntry, Node]]
+
+
+class _Place(NamedTuple):
+    """A file of the working copy."""
+
+    root: str
+    session: str
+    path: bytes
+
+    @property
+    def shown(self) -> str:
+        """The path as a person reads it."""
+        return f"{self.session}/{names.display(self.path)}"
 
 
 class GenerationEntries:
@@ -62,7 +77,7 @@ class GenerationEntries:
     def note(self, row: SessionRow) -> Noted:
         """Give an entry for everything the bucket holds, or should hold, of a session; read at one moment."""
         noted: Noted = []
-        groups: dict[int, int] = {}
+        groups: dict[tuple[int, str], int] = {}
         for path, number, is_directory in self._journal.below(row.root, b""):
             node = self._journal.node(number)
             if node is None or stat.S_IFMT(node.mode) not in _KINDS:
@@ -77,7 +92,7 @@ class GenerationEntries:
                 continue
             group = 0
             if not is_directory and len(self._journal.names_of(number)) > 1:
-                group = groups.setdefault(number, len(groups) + 1)
+                group = groups.setdefault((number, known.sha256 if known else ""), len(groups) + 1)
             entry = self._entry(path, node, known, group)
             if kept is not None:
                 entry = replace(entry, sha256=kept.sha256, size_bytes=kept.size_bytes)
@@ -117,19 +132,16 @@ class GenerationEntries:
         Raises:
             UnavailableError, AccessError, OutcomeUnknownError, LocalDiskError: Bytes could not be stored there.
         """
-        base = os.path.join(os.fsencode(self._layout.sessions), session.encode())
-        entries = await trio.to_thread.run_sync(_read_disk, base, noted)
+        root = self._layout.sessions
+        entries = await trio.to_thread.run_sync(_read_disk, root, session, noted)
         for index, (entry, node) in enumerate(zip(entries, (node for _, node in noted), strict=True)):
             untold = keys.live_key(session, entry.path, is_directory=False) is None
             if stat.S_ISREG(entry.mode) and node.present and untold:
-                entries[index] = await self._store_content(
-                    session, os.path.join(base, entry.path), entry, node
-                )
+                entries[index] = await self._store_content(session, entry, node)
         return entries
 
-    async def _store_content(
-        self, session: SessionId, path: bytes, entry: ManifestEntry, node: Node
-    ) -> ManifestEntry:
+    async def _store_content(self, session: SessionId, entry: ManifestEntry, node: Node) -> ManifestEntry:
+        path = _Place(self._layout.sessions, session, entry.path)
         size_bytes, sha256 = await trio.to_thread.run_sync(_measure, path)
         key = keys.content_key(session, sha256)
         if self._journal.object(key) is not None:
@@ -139,6 +151,7 @@ class GenerationEntries:
         # The key is the content: whoever wrote it, it is the same bytes.
         if size_bytes <= _SINGLE_PUT_BYTES:
             body = await trio.to_thread.run_sync(_read_whole, path)
+            _require(hashlib.sha256(body).hexdigest() == sha256, path)
             outcome = await self._store.put(key, body, condition=Unconditional(), metadata=metadata)
         else:
             digest = hashlib.sha256()
@@ -175,20 +188,20 @@ def _is_live(known: KnownObject) -> bool:
     return keys.parse_live_key(known.key) is not None
 
 
-def _read_disk(base: bytes, noted: Noted) -> list[ManifestEntry]:
+def _read_disk(root: str, session: str, noted: Noted) -> list[ManifestEntry]:
     """Add xattrs and link targets, and attributes where no object keeps them; what vanished meanwhile stays as it was noted."""
     entries: list[ManifestEntry] = []
     for entry, node in noted:
-        path = os.path.join(base, entry.path) if entry.path else base
         if not node.present:
             kept = extended_attributes.unpack(node.xattrs)
             shown = {name: value for name, value in kept.items() if name.startswith(b"user.")}
             entries.append(replace(entry, xattrs=shown))
             continue
         try:
-            status = os.lstat(path)
-            target = os.readlink(path) if stat.S_ISLNK(entry.mode) else b""
-            xattrs = {} if stat.S_ISLNK(entry.mode) else _read_xattrs(path)
+            with short_path(root, session, entry.path) as path:
+                status = os.lstat(path)
+                target = os.readlink(path) if stat.S_ISLNK(entry.mode) else b""
+                xattrs = {} if stat.S_ISLNK(entry.mode) else _read_xattrs(path)
         except OSError:
             entries.append(entry)
             continue
@@ -209,28 +222,30 @@ def _read_xattrs(path: bytes) -> dict[bytes, bytes]:
     return found
 
 
-def _measure(path: bytes) -> tuple[int, str]:
+def _measure(path: _Place) -> tuple[int, str]:
     digest = hashlib.sha256()
     size_bytes = sum(len(part) for part in _parts(path, digest))
     return size_bytes, digest.hexdigest()
 
 
-def _parts(path: bytes, digest: hashlib._Hash) -> Iterator[bytes]:
+def _parts(path: _Place, digest: hashlib._Hash) -> Iterator[bytes]:
     try:
-        with open(path, "rb") as file:
+        with short_path(*path) as short:
+            file = open(short, "rb")  # noqa: SIM115 - closed below, when all parts were taken
+        with file:
             while part := file.read(_CHUNK_BYTES):
                 digest.update(part)
                 yield part
     except OSError as problem:
         raise LocalDiskError(
-            f"cannot read {os.fsdecode(path)}: {problem.strerror}", errno_number=problem.errno or 0
+            f"cannot read {path.shown}: {problem.strerror}", errno_number=problem.errno or 0
         ) from None
 
 
-def _read_whole(path: bytes) -> bytes:
+def _read_whole(path: _Place) -> bytes:
     return b"".join(_parts(path, hashlib.sha256()))
 
 
-def _require(holds: bool, path: bytes) -> None:
+def _require(holds: bool, path: _Place) -> None:
     if not holds:
-        raise UnavailableError(f"{os.fsdecode(path)} changed while it was committed", remedy="commit again")
+        raise UnavailableError(f"{path.shown} changed while it was committed", remedy="commit again")

@@ -20,12 +20,9 @@ from sessionfs.model import keys
 from sessionfs.model.clock import Clock, utc_text
 from sessionfs.model.errors import (
     ConcurrentRequestError,
-    ConflictError,
     ObjectNotFoundError,
-    OutcomeUnknownError,
     PreconditionFailedError,
     SessionFSError,
-    UnavailableError,
 )
 from sessionfs.model.names import SessionId
 from sessionfs.replication.generation_entries import GenerationEntries
@@ -218,7 +215,7 @@ class Generations:
             await self._put(
                 keys.commit_marker_key(session), commit_marker.encode(marker), Unconditional(), ""
             )
-        except (UnavailableError, OutcomeUnknownError, ConflictError) as problem:
+        except SessionFSError as problem:
             # The commit is done; the marker may lag, and the next commit writes it anew.
             fields: _Fields = {"session_id": session, "problem": problem.message}
             self._journal.add_event("session.marker.lagging", fields)

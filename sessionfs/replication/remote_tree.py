@@ -330,13 +330,16 @@ class RemoteTreeReader:
         if manifest is None or manifest.format == manifests.OLDER_FORMAT:
             return
         survey.entries = {entry.path: entry for entry in manifest.entries}
+        first_of: dict[int, ManifestEntry] = {}
         for entry in manifest.entries:
             if survey.has(entry.path) or self._hidden(entry.path):
                 pass
             elif entry.token == "" or manifest.recovery == "committed":
                 survey.stored[entry.path] = entry
-            if entry.link_group and not self._is_current(survey, entry):
-                survey.broken_groups.add(entry.link_group)
+            if entry.link_group:
+                first = first_of.setdefault(entry.link_group, entry)
+                if not self._is_current(survey, entry) or not _may_be_one_file(first, entry):
+                    survey.broken_groups.add(entry.link_group)
         # A path can be below something that is no directory (any more): then it cannot be shown.
         for path in sorted(survey.stored):
             above = _above(path)
@@ -429,6 +432,15 @@ class RemoteTreeReader:
 
     def _shown_mode(self, path: bytes, mode: int) -> int:
         return _PRIVATE_MODE if stat.S_ISREG(mode) and path and self._private.match(path) else mode
+
+
+def _may_be_one_file(first: ManifestEntry, other: ManifestEntry) -> bool:
+    """Whether two names of a manifest can be those of one file, whatever it says: directories never are."""
+    if stat.S_ISDIR(first.mode):
+        return False
+    return (first.mode, first.size_bytes, first.sha256, first.target) == (
+        other.mode, other.size_bytes, other.sha256, other.target,
+    )  # fmt: skip
 
 
 def _above(path: bytes) -> list[bytes]:

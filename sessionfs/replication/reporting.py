@@ -12,10 +12,12 @@ from sessionfs.replication.trio_store import TrioStore
 from sessionfs.replication.uploader import Uploader
 from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.layout import StateLayout
-from sessionfs.working_copy.upload_journal import UploadJournal, Work
+from sessionfs.working_copy.upload_journal import UploadJournal, Work, WorkSummary
 
 _NANOSECONDS = 1_000_000_000
 _MEASURED_ROWS = 2000
+_DRAINED_ROWS = 200
+"""What is left is asked for five times a second."""
 _NAMED_PATHS = 25
 
 
@@ -49,20 +51,17 @@ class Reporting:
 
     def status(self) -> Status:
         """Say how everything stands."""
-        rows = self._journal.all_work()
-        by_session: dict[str, list[Work]] = {}
-        for row in rows:
-            by_session.setdefault(row.session, []).append(row)
+        owed = self._journal.work_summaries(_MEASURED_ROWS)
         conflicts = self._journal.conflict_counts()
         sessions = [
             SessionStatus(
                 id=session.id,
                 owner="",
                 owned_here=session.written,
-                state=self._session_state(by_session.get(session.id, [])),
-                owed_files=len(by_session.get(session.id, [])),
-                owed_bytes=self._bytes(by_session.get(session.id, [])),
-                oldest_owed_seconds=self._age_seconds(by_session.get(session.id, [])),
+                state=_session_state(owed.get(session.id)),
+                owed_files=owed[session.id].rows if session.id in owed else 0,
+                owed_bytes=self._bytes(owed.get(session.id)),
+                oldest_owed_seconds=self._age_seconds(owed.get(session.id)),
                 generation=session.generation,
                 committed_at=session.committed_at,
                 conflicts=conflicts.get(session.id, 0),
@@ -73,7 +72,7 @@ class Reporting:
         return Status(
             sessions=sessions,
             degraded=self._uploader.degraded,
-            owed_files=len(rows),
+            owed_files=sum(session.rows for session in owed.values()),
             owed_bytes=sum(session.owed_bytes for session in sessions),
             uploaded_bytes=self._uploader.uploaded_bytes,
             uploads=self._uploader.uploads,
@@ -84,11 +83,11 @@ class Reporting:
 
     def drained(self) -> Drained:
         """Say what is left."""
-        rows = self._journal.all_work()
+        owed = self._journal.work_summaries(_DRAINED_ROWS).values()
         return Drained(
-            owed_files=len(rows),
-            owed_bytes=self._bytes(rows),
-            paths=[self._shown(row) for row in rows[:_NAMED_PATHS]],
+            owed_files=sum(session.rows for session in owed),
+            owed_bytes=sum(self._bytes(session) for session in owed),
+            paths=[self._shown(row) for row in self._journal.all_work(_NAMED_PATHS)],
             degraded=self._uploader.degraded,
         )
 
@@ -135,25 +134,19 @@ class Reporting:
             generation=generation,
         )
 
-    def _session_state(self, rows: list[Work]) -> str:
-        if any(row.state == "stuck" for row in rows):
-            return "stuck"
-        return "owed" if rows else "clean"
-
-    def _age_seconds(self, rows: list[Work]) -> float:
-        if not rows:
+    def _age_seconds(self, owed: WorkSummary | None) -> float:
+        if owed is None:
             return 0.0
-        oldest = min(row.first_owed_ns for row in rows)
-        return round(max(0, self._clock.wall_ns() - oldest) / _NANOSECONDS, 3)
+        return round(max(0, self._clock.wall_ns() - owed.oldest_ns) / _NANOSECONDS, 3)
 
-    def _bytes(self, rows: list[Work]) -> int:
-        """Bytes owed: measured for the first rows, and as many again in proportion for the rest."""
-        measured = rows[:_MEASURED_ROWS]
-        total = sum(self._size(row) for row in measured)
-        return total * len(rows) // len(measured) if measured else 0
+    def _bytes(self, owed: WorkSummary | None) -> int:
+        """Bytes owed: measured for some rows, and as many again in proportion for the rest."""
+        if owed is None or not owed.sample:
+            return 0
+        return sum(self._size(key) for key in owed.sample) * owed.rows // len(owed.sample)
 
-    def _size(self, row: Work) -> int:
-        live = keys.parse_live_key(row.key)
+    def _size(self, key: str) -> int:
+        live = keys.parse_live_key(key)
         if live is None or live.is_directory:
             return 0
         base = os.path.join(os.fsencode(self._layout.sessions), live.session.encode())
@@ -167,3 +160,9 @@ class Reporting:
         if live is None:
             return row.key
         return names.display(live.session.encode() + b"/" + live.path)
+
+
+def _session_state(owed: WorkSummary | None) -> str:
+    if owed is None:
+        return "clean"
+    return "stuck" if owed.is_stuck else "owed"

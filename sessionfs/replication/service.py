@@ -9,7 +9,7 @@ run and puts that a dead process left unknown are settled. The store may be away
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 import structlog
@@ -42,6 +42,7 @@ from sessionfs.working_copy.upload_journal import UploadJournal
 
 _log = structlog.get_logger("sessionfs.replication")
 _IN_FLIGHT_POLL_SECONDS = 0.005
+_LOG_LOST = "log_lost"
 
 
 class DaemonSide(Protocol):
@@ -159,18 +160,44 @@ class ReplicationService:
     def start(self) -> None:
         """Apply the log, and walk the working copy when the page cache or the journal was lost."""
         boot_id = clocks.boot_id()
+        self._find_place()
         self._apply_log()
+        # A journal that has never been compared with the disk: it is new, or its process died too early.
+        is_new = self._journal.meta("boot_id") == ""
+        if is_new:
+            self._forget_known()
         reconciliation = Reconciliation(self._journal, self._layout, now_ns=self._clock.wall_ns())
         reconciliation.forget_removed()
-        if self._journal.fresh or self._journal.meta("boot_id", boot_id) != boot_id:
+        if is_new or self._journal.meta("boot_id") != boot_id or self._journal.meta(_LOG_LOST):
             findings = reconciliation.run()
             _log.info(
                 "working copy compared",
                 entries=findings.entries,
                 owed=findings.owed,
                 missing=findings.missing[:20],
+                unreadable=findings.unreadable[:20],
             )
-        self._journal.set_meta("boot_id", boot_id)
+        with self._journal.transaction():
+            self._journal.set_meta("boot_id", boot_id)
+            self._journal.set_meta(_LOG_LOST, "")
+
+    def _find_place(self) -> None:
+        """Find where the log goes on; one that was lost, or lost its end, tells nothing of what was done before."""
+        place = self._reader.locate(self._position, int(self._journal.meta("log_sequence", "0")))
+        if place.is_continued:
+            return
+        _log.warning("the intent log does not go on where it was read last", position=self._position)
+        self._position = place.position
+        with self._journal.transaction():
+            self._journal.set_meta("log_position", str(place.position))
+            self._journal.set_meta("log_sequence", "0")
+            self._journal.set_meta(_LOG_LOST, "1")
+
+    def _forget_known(self) -> None:
+        """What the log tells of sessions says nothing of the bucket: they are read there before they count as known."""
+        with self._journal.transaction():
+            for row in self._journal.sessions():
+                self._journal.update_session(row.id, known=False)
 
     async def handle(self, message: AnyMessage) -> AnyMessage:
         """Answer one request of the daemon.
@@ -191,6 +218,7 @@ class ReplicationService:
 
     def _apply_log(self) -> None:
         """Apply what the log has beyond what the journal holds."""
+        before = self._position
         while True:
             batch = self._reader.read(self._position)
             if batch.position == self._position:
@@ -199,7 +227,8 @@ class ReplicationService:
             self._position = batch.position
             self._sweeper.note_activity()
             self._evictor.note_activity()
-        self._apply_brake()
+        if self._position != before:
+            self._apply_brake()
 
     async def _catch_up(self, position: int) -> None:
         """Return when every operation before a position is applied."""
@@ -246,14 +275,32 @@ class ReplicationService:
         self._brake.note(session, key, self._clock.elapsed_seconds())
 
     def _apply_brake(self) -> None:
+        fresh = self._brake.fresh()
+        held = self._journal.held_counts()
+        for session, count in held.items():
+            # Most of it may have been made again since: what is left is no mass.
+            if self._is_mass(session, count):
+                with self._journal.transaction():
+                    self._journal.hold_work(self._gone(fresh.pop(session, ())))
+            else:
+                self._journal.release_held(session)
+                self._uploader.wake()
+        if not fresh:
+            return
         for session, deleted in self._brake.recent(self._clock.elapsed_seconds()).items():
-            # What was made again since is no deletion any more.
-            gone = [key for key in deleted if self._journal.object(key) and not self._journal.wanted(key)]
-            before = self._journal.count_objects(f"{keys.SESSIONS_PREFIX}{session}/")
-            if self._brake.is_mass(len(gone), files_before=before):
+            gone = self._gone(deleted) if session in fresh else []
+            if self._is_mass(session, len(gone)):
                 with self._journal.transaction():
                     self._journal.hold_work(gone)
                 _log.warning("deletions held", session=session, files=len(gone))
+
+    def _gone(self, deleted: Iterable[str]) -> list[str]:
+        """Those that were not made again since, nor deleted in the bucket."""
+        return [key for key in deleted if self._journal.object(key) and not self._journal.wanted(key)]
+
+    def _is_mass(self, session: str, deleted_files: int) -> bool:
+        before = self._journal.count_objects(f"{keys.SESSIONS_PREFIX}{session}/")
+        return self._brake.is_mass(deleted_files, files_before=before)
 
     # --- requests
 
@@ -300,10 +347,19 @@ class ReplicationService:
             numbers = [message.number]
             if node.is_directory:
                 numbers += [number for _, number in self._journal.children(message.number)]
+            if self._application.note_unrecorded(numbers, self._clock.wall_ns()):
+                self._uploader.wake()
             for number in numbers:
                 wanted.extend(self._live_keys(number))
+            if node.is_directory:
+                wanted.extend(self._gone_keys(message.number))
         await self._uploader.flush(wanted)
         return messages.Done()
+
+    def _gone_keys(self, directory: int) -> list[str]:
+        """Keys of names that were removed from a directory, and are still to go from the bucket."""
+        prefixes = [key for key in self._live_keys(directory) if key.endswith("/")]
+        return [key for prefix in prefixes for key in self._journal.work_in(prefix)]
 
     def _live_keys(self, number: int) -> list[str]:
         node = self._journal.node(number)
@@ -325,15 +381,15 @@ class ReplicationService:
 
     async def _drain(self, message: messages.Drain) -> AnyMessage:
         await self._catch_up(message.log_position)
+        self._application.note_unrecorded(self._journal.nodes_with_writers(), self._clock.wall_ns())
         await self._uploader.drain(message.seconds)
         return self._reporting.drained()
 
     async def _commit_all(self, message: messages.CommitAll) -> AnyMessage:
         await self._catch_up(message.log_position)
-        owed = {work.session for work in self._journal.all_work()}
         first: SessionFSError | None = None
         for row in self._journal.sessions():
-            if row.id in owed:
+            if row.id in self._journal.work_counts():
                 continue
             try:
                 await self._commit(row, message.trigger)
@@ -345,15 +401,26 @@ class ReplicationService:
         return messages.Done()
 
     async def _commit(self, row: SessionRow, trigger: str) -> None:
-        if self._journal.child(ROOT_NUMBER, row.id.encode()) is None:
+        if not self._is_named(row):
             await self._generations.commit_removed(row.id)
-            self._journal.remove_session(row.id)
+            if not self._is_named(row) and not self._owes(row):
+                self._journal.remove_session(row.id)
             return
         if row.changed:
             await self._generations.commit_drained(row.id, trigger)
-        self._journal.update_session(row.id, written=False)
+        # Something may have been written since: then it is still this host's.
+        now = self._journal.session(row.id)
+        if now is not None and not now.changed and not self._owes(row):
+            self._journal.update_session(row.id, written=False)
+
+    def _is_named(self, row: SessionRow) -> bool:
+        return self._journal.child(ROOT_NUMBER, row.id.encode()) is not None
+
+    def _owes(self, row: SessionRow) -> bool:
+        return row.id in self._journal.work_counts()
 
     async def _retry(self, _message: messages.Retry) -> AnyMessage:
+        self._brake.forget()
         with self._journal.transaction():
             self._journal.release_work()
         self._uploader.retry()

@@ -129,6 +129,7 @@ class Uploader:
             in_flight=self.in_flight,
             sessions=self._sessions,
             is_hurried=self.is_hurried,
+            urgent=lambda: self._urgent,
         )
         self._drain_until_seconds = float("-inf")
         self._urgent: Counter[str] = Counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable
 
 import msgspec
 import trio
@@ -52,6 +53,7 @@ class FakeRemote:
         self.roots: dict[str, SessionFound] = {}
         self.children: dict[int, dict[bytes, Entry]] = {}
         self.bodies: dict[int, bytes] = {}
+        self._afterwards: Callable[[], None] | None = None
 
     # --- building the tree
 
@@ -111,6 +113,28 @@ class FakeRemote:
                 if entry.number == number:
                     names[name] = msgspec.structs.replace(entry, **fields)
 
+    def change_directory(self, above: int, name: bytes, path: bytes, *, mode: int) -> int:
+        """Let another host change a directory's mode; the next refresh tells of it."""
+        entry = msgspec.structs.replace(self.children[above][name], mode=stat.S_IFDIR | mode)
+        self.children[above][name] = entry
+        self.refreshed = SessionRefreshed(
+            [entry.number], [], foreign=True, attributes=[entry], paths={entry.number: path}
+        )
+        return entry.number
+
+    def replace_names(
+        self, directory: int, paths: dict[int, bytes], build: Callable[[FakeRemote], None]
+    ) -> None:
+        """Let another host replace names of a directory: the next refresh says what is old, the one after it what is new.
+
+        Args:
+            directory: Its number.
+            paths: Paths of what is old, by number.
+            build: Makes the new tree, once the old is gone.
+        """
+        self.refreshed = SessionRefreshed([directory], list(paths), foreign=True, paths=paths)
+        self._afterwards = lambda: build(self)
+
     def remove_name(self, directory: int, name: bytes) -> None:
         """Let another host remove a name; the next refresh tells of it."""
         entry = self.children[directory].pop(name)
@@ -149,6 +173,9 @@ class FakeRemote:
     async def refresh_session(self, session: str) -> SessionRefreshed:
         """Give `refreshed` once."""
         self._called("refresh_session", session)
+        if not self.refreshed.files and self._afterwards is not None:
+            afterwards, self._afterwards = self._afterwards, None
+            afterwards()
         answer, self.refreshed = self.refreshed, SessionRefreshed([], [], foreign=True)
         return answer
 

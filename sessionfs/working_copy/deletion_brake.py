@@ -21,10 +21,22 @@ class DeletionBrake:
         self._limit_files = limit_files
         self._window_seconds = window_seconds
         self._recent: dict[str, dict[str, float]] = {}
+        self._fresh: dict[str, list[str]] = {}
 
     def note(self, session: str, key: str, now_seconds: float) -> None:
         """Count one deletion; the same key counts once."""
         self._recent.setdefault(session, {})[key] = now_seconds
+        self._fresh.setdefault(session, []).append(key)
+
+    def fresh(self) -> dict[str, list[str]]:
+        """Keys noted since the last call, by session."""
+        found, self._fresh = self._fresh, {}
+        return found
+
+    def forget(self) -> None:
+        """A person meant the deletions: none of them counts any more."""
+        self._recent.clear()
+        self._fresh.clear()
 
     def recent(self, now_seconds: float) -> dict[str, list[str]]:
         """Keys deleted within the window by session, where there are enough of them to be a mass.

@@ -195,6 +195,20 @@ class Batch:
     position: int
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to go on reading a log.
+
+    Attributes:
+        position: From here on nothing was read.
+        is_continued: Whether the log goes on from what was read before. Else it is another one, or its end was lost in a
+            power cut: what it told is only to be seen on the disk.
+    """
+
+    position: int
+    is_continued: bool
+
+
 class IntentLogReader:
     """The replication process's side: reads records.
 
@@ -213,6 +227,42 @@ class IntentLogReader:
         except FileNotFoundError:
             return ""
         return header[1] if header else ""
+
+    def locate(self, position: int, sequence: int) -> Place:
+        """Find where to go on reading.
+
+        Args:
+            position: Where the journal says that reading ended; 0 for a new journal.
+            sequence: The last intent before it, 0 when none was read or it is not known.
+        """
+        try:
+            with open(self._path, "rb") as file:
+                raw = file.read()
+        except FileNotFoundError:
+            raw = b""
+        header = intent_records.decode_header(raw[:HEADER_BYTES], self._path)
+        if header is None:
+            return Place(0, is_continued=position == 0)
+        base = header[0]
+        if position < base:
+            return Place(base, is_continued=False)
+        here = last_start = base
+        is_boundary = position == base
+        last_before, first_after = 0, 0
+        for record, offset in intent_records.decode_records(raw[HEADER_BYTES:]):
+            if isinstance(record, Intent) and record.operation == Operation.STARTED:
+                last_start = here
+            here = base + offset
+            is_boundary = is_boundary or here == position
+            if here <= position:
+                last_before = max(last_before, record.sequence)
+            else:
+                first_after = first_after or record.sequence
+        # A log that was cut begins with the sequence of the last record that was cut off.
+        is_same = not sequence or (last_before or first_after) in {0, sequence}
+        if is_boundary and is_same:
+            return Place(position, is_continued=True)
+        return Place(last_start, is_continued=False)
 
     def read(self, position: int) -> Batch:
         """Read the next operations from a position on: some hundred KiB of them at most.

@@ -57,6 +57,17 @@ class Node:
         return stat.S_ISDIR(self.mode)
 
 
+@dataclass(slots=True)
+class Incarnation:
+    """One inode among those that have the same number one after the other.
+
+    Attributes:
+        is_over: Whether the number was given up, or means another inode by now.
+    """
+
+    is_over: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What the tree has at a key.
@@ -126,6 +137,7 @@ class JournalTree:
         self._database, self.fresh = journal_schema.open_journal(path)
         self._clock = clock
         self._depth = 0
+        self._watches: dict[int, list[Incarnation]] = {}
 
     def close(self) -> None:
         """Close the database."""
@@ -141,11 +153,12 @@ class JournalTree:
         self._depth = 1
         try:
             yield
-        except BaseException:
-            self._database.execute("ROLLBACK")
-            raise
-        else:
             self._database.execute("COMMIT")
+        except BaseException:
+            # A full disk may end the transaction by itself, or fail the commit and leave it open.
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
         finally:
             self._depth = 0
 
@@ -221,6 +234,23 @@ class JournalTree:
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (number, mode, uid, gid, size_bytes, mtime_ns, present, target, xattrs, sha256),
         )
+        self._end_incarnation(number)
+
+    @contextmanager
+    def watch(self, number: int) -> Iterator[Incarnation]:
+        """Tell whether a number goes on meaning the same inode: a filesystem gives the number of a removed file to the next one."""
+        watch = Incarnation()
+        self._watches.setdefault(number, []).append(watch)
+        try:
+            yield watch
+        finally:
+            self._watches[number].remove(watch)
+            if not self._watches[number]:
+                del self._watches[number]
+
+    def _end_incarnation(self, number: int) -> None:
+        for watch in self._watches.get(number, ()):
+            watch.is_over = True
 
     def update_node(self, number: int, **values: str | int | bool | bytes) -> None:
         """Change columns of an inode; names are those of the table ``nodes``."""
@@ -257,6 +287,25 @@ class JournalTree:
         ).fetchone()
         return int(row[0]) if row else None
 
+    def forget_former(self, number: int) -> None:
+        """Forget what is still thought of the inode that had a number before: its names, what is in it, its objects."""
+        self._database.execute("DELETE FROM names WHERE number = ? OR parent = ?", (number, number))
+        self._database.execute("UPDATE objects SET number = 0 WHERE number = ?", (number,))
+
+    def renumber(self, number: int) -> int:
+        """Give an inode a fresh number that the disk never gives: its own may mean another inode there."""
+        fresh = self.next_remote_number()
+        for change in (
+            "UPDATE nodes SET number = ? WHERE number = ?",
+            "UPDATE names SET number = ? WHERE number = ?",
+            "UPDATE names SET parent = ? WHERE parent = ?",
+            "UPDATE objects SET number = ? WHERE number = ?",
+            "UPDATE sessions SET root = ? WHERE root = ?",
+        ):
+            self._database.execute(change, (fresh, number))
+        self._end_incarnation(number)
+        return fresh
+
     def children(self, parent: int) -> list[tuple[bytes, int]]:
         """Names in a directory with their numbers."""
         return self._database.execute(
@@ -281,6 +330,7 @@ class JournalTree:
         self._database.execute("DELETE FROM names WHERE parent = ? AND name = ?", (parent, name))
         if not self.names_of(number):
             self._database.execute("DELETE FROM nodes WHERE number = ?", (number,))
+            self._end_incarnation(number)
 
     def move(self, parent: int, name: bytes, new_parent: int, new_name: bytes, number: int) -> None:
         """Rename, keeping the inode."""

@@ -16,7 +16,9 @@ from sessionfs.model import keys, names
 from sessionfs.model.names import SessionId
 from sessionfs.working_copy.exclusions import Exclusions, side_file_of
 from sessionfs.working_copy.intent_log import INTERRUPTED
+from sessionfs.working_copy.journal_tree import Node
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
+from sessionfs.working_copy.open_below import describe
 from sessionfs.working_copy.upload_journal import UploadJournal
 
 
@@ -71,12 +73,37 @@ class RecordApplication:
             operations: In the order of their intents.
             position: The log's position behind them.
         """
+        last = 0
         with self._journal.transaction():
             for intent, outcome in operations:
+                last = max(last, intent.sequence)
                 handler = self._handlers.get(intent.operation)
                 if handler is not None and outcome.errno in {0, INTERRUPTED}:
                     handler(intent, outcome)
             self._journal.set_meta("log_position", str(position))
+            if last:
+                self._journal.set_meta("log_sequence", str(last))
+
+    def note_unrecorded(self, numbers: Iterable[int], now_ns: int) -> bool:
+        """Owe files that are open for writing and were written without a record: a write just after an upload may have none.
+
+        Args:
+            numbers: Files; others are left alone.
+            now_ns: Wall clock.
+
+        Returns:
+            Whether there was one.
+        """
+        found = False
+        intent = Intent(0, Operation.WRITTEN, wall_ns=now_ns)
+        for number in numbers:
+            node = self._journal.node(number)
+            if node is None or not node.writers or node.clean_identity[0] < 0 or self._is_as_settled(node):
+                continue
+            with self._journal.transaction():
+                self._mark_all(number, intent)
+            found = True
+        return found
 
     # --- names
 
@@ -94,6 +121,7 @@ class RecordApplication:
             mode = stat.S_IFLNK | 0o777
         elif not stat.S_IFMT(mode):
             mode = stat.S_IFREG | mode
+        self._journal.forget_former(number)
         self._journal.put_node(number, mode=mode, present=True)
         self._journal.link(intent.parent, intent.name, number)
         if intent.parent == ROOT_NUMBER:
@@ -125,6 +153,7 @@ class RecordApplication:
         if number is None or number == journal.child(intent.new_parent, intent.new_name):
             return
         if outcome.errno == INTERRUPTED and not self._moved(intent, number):
+            self._look_again(intent)
             return
         if journal.child(intent.new_parent, intent.new_name) is not None:
             self._mark(intent.new_parent, intent.new_name, intent)
@@ -142,7 +171,8 @@ class RecordApplication:
         second = journal.child(intent.new_parent, intent.new_name)
         if first is None or second is None or first == second:
             return
-        if outcome.errno == INTERRUPTED and not self._moved(intent, first):
+        if outcome.errno == INTERRUPTED and not self._exchanged_on_disk(intent, first, second):
+            self._look_again(intent)
             return
         sides = ((intent.parent, intent.name, first), (intent.new_parent, intent.new_name, second))
         for parent, name, number in sides:
@@ -186,9 +216,9 @@ class RecordApplication:
         node = self._journal.node(intent.number)
         if node is None:
             return
-        # What was imaged while it was open (SQLite's own image, say) may differ from the bytes at rest.
-        is_last_of_unsettled = node.writers == 0 and node.clean_identity[0] < 0
-        if outcome.errno == INTERRUPTED or is_last_of_unsettled:
+        # What was imaged while it was open (SQLite's own image, say) may differ from the bytes at rest; and not every
+        # write has its record: one that came just after an upload may have none.
+        if outcome.errno == INTERRUPTED or (node.writers == 0 and not self._is_as_settled(node)):
             self._mark_all(intent.number, intent)
 
     def _started(self, intent: Intent, _outcome: Outcome) -> None:
@@ -223,6 +253,16 @@ class RecordApplication:
                     clean_ctime_ns=status.st_ctime_ns,
                 )
             return
+
+    def _is_as_settled(self, node: Node) -> bool:
+        """Whether a file stands on the disk as it did when the bucket had it."""
+        if node.clean_identity[0] < 0:
+            return False
+        for parent, name in self._journal.names_of(node.number):
+            status = self._stat(parent, name)
+            if status is not None:
+                return (status.st_size, status.st_mtime_ns, status.st_ctime_ns) == node.clean_identity
+        return True
 
     def _touch(self, directory: int, intent: Intent) -> None:
         """A directory's modification time changed with its names."""
@@ -272,7 +312,12 @@ class RecordApplication:
             return
         session, path = place
         for below, _, is_directory in list(self._journal.below(number, path)):
-            self._mark_key((session, below), is_directory=is_directory, intent=intent)
+            if below and self._exclusions.match(below):
+                continue
+            key = keys.live_key(session, below, is_directory=is_directory)
+            if key is not None:
+                self._journal.mark(key, session, intent.wall_ns)
+        self._journal.update_session(session, changed=True, written=True)
 
     def _announce(self, event: str, place: tuple[SessionId, bytes] | None) -> None:
         if place is not None:
@@ -281,18 +326,44 @@ class RecordApplication:
     def _moved(self, intent: Intent, number: int) -> bool:
         """Whether the disk shows that a rename in flight was done; one of bytes elsewhere counts as done."""
         node = self._journal.node(number)
-        if node is None or not node.present:
-            return True
         here = self._stat(intent.new_parent, intent.new_name)
+        if node is None or not node.present:
+            return here is None or not self._is_victim(intent, here)
         before = self._stat(intent.parent, intent.name)
         return here is not None and (before is None or here.st_ino == number)
+
+    def _is_victim(self, intent: Intent, here: os.stat_result) -> bool:
+        """Whether a file is the one that a rename was to replace: it goes from the disk with the rename, so nothing was done."""
+        number = self._journal.child(intent.new_parent, intent.new_name)
+        victim = self._journal.node(number) if number is not None else None
+        if victim is None or not victim.present:
+            return False
+        identity = (here.st_size, here.st_mtime_ns, here.st_ctime_ns)
+        return here.st_ino == victim.number or identity == victim.clean_identity
+
+    def _exchanged_on_disk(self, intent: Intent, first: int, second: int) -> bool:
+        """Whether the disk shows that an exchange in flight was done; one of bytes elsewhere counts as done."""
+        before = self._stat(intent.parent, intent.name)
+        here = self._stat(intent.new_parent, intent.new_name)
+        if before is None and here is None:
+            return True
+        moved, other = (self._journal.node(number) for number in (first, second))
+        if moved is None or other is None:
+            return False
+        if moved.present and other.present:
+            return (here is not None and here.st_ino == first) or (
+                before is not None and before.st_ino == second
+            )
+        return here is not None if moved.present else before is not None
+
+    def _look_again(self, intent: Intent) -> None:
+        """The disk may show less than was done: what is at both places is compared with the bucket."""
+        self._mark(intent.parent, intent.name, intent)
+        self._mark(intent.new_parent, intent.new_name, intent)
 
     def _stat(self, parent: int, name: bytes) -> os.stat_result | None:
         place = self._journal.path_in(parent, name)
         if place is None:
             return None
         session, path = place
-        try:
-            return os.lstat(os.path.join(os.fsencode(self._layout.sessions), os.fsencode(session), path))
-        except OSError:
-            return None
+        return describe(self._layout.sessions, session, path)

@@ -15,6 +15,7 @@ from sessionfs.model.clock import utc_text
 from sessionfs.working_copy.journal_tree import JournalTree
 
 MAX_EVENTS = 10_000
+_EVENTS_BETWEEN_CUTS = 1024
 _OBJECT = "key, number, token, write_id, sha256, size, mode, uid, gid, mtime_ns, lineage"
 _WORK = "key, session, first_owed_ns, changed_ns, not_before_ns, version, tries, state, reason, held"
 
@@ -77,6 +78,23 @@ class Work:
     state: str
     reason: str
     held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSummary:
+    """What one session owes.
+
+    Attributes:
+        rows: How many keys.
+        oldest_ns: When the oldest became owed, wall clock.
+        is_stuck: Whether one is refused for good.
+        sample: Some of the keys.
+    """
+
+    rows: int
+    oldest_ns: int
+    is_stuck: bool
+    sample: tuple[str, ...]
 
 
 class UploadJournal(JournalTree):
@@ -153,7 +171,7 @@ class UploadJournal(JournalTree):
             " version = version + 1, state = 'owed', reason = '', held = 0",
             (key, session, now_ns, now_ns),
         )
-        self._database.execute("UPDATE sessions SET changed = 1 WHERE id = ?", (session,))
+        self._database.execute("UPDATE sessions SET changed = 1 WHERE id = ? AND changed = 0", (session,))
 
     def work(self, key: str) -> Work | None:
         """Read one row."""
@@ -175,6 +193,13 @@ class UploadJournal(JournalTree):
             f"SELECT {_WORK} FROM work ORDER BY first_owed_ns LIMIT ?", (limit,)
         ).fetchall()
         return [Work(*row) for row in rows]
+
+    def work_in(self, prefix: str) -> list[str]:
+        """Keys with work just below a prefix that ends in a slash."""
+        rows = self._database.execute(
+            "SELECT key FROM work WHERE key > ? AND key < ?", (prefix, prefix[:-1] + "0")
+        ).fetchall()
+        return [row[0] for row in rows if "/" not in row[0][len(prefix) : -1]]
 
     def related_work(self, key: str) -> list[str]:
         """Keys with work that cannot be in the bucket together with this one: ``a`` against ``a/`` and ``a/...``."""
@@ -211,6 +236,12 @@ class UploadJournal(JournalTree):
             (not_before_ns, reason, tries, key),
         )
 
+    def explain_work(self, key: str, reason: str) -> None:
+        """Say why a row waits, when it does not say so yet."""
+        self._database.execute(
+            "UPDATE work SET reason = ? WHERE key = ? AND reason != ?", (reason, key, reason)
+        )
+
     def stick_work(self, key: str, reason: str) -> None:
         """Let a row wait for a person."""
         self._database.execute("UPDATE work SET state = 'stuck', reason = ? WHERE key = ?", (reason, key))
@@ -225,9 +256,39 @@ class UploadJournal(JournalTree):
             "UPDATE work SET not_before_ns = 0, held = 0, state = 'owed', version = version + 1"
         )
 
+    def held_counts(self) -> dict[str, int]:
+        """Rows that wait for a person, by session."""
+        rows = self._database.execute("SELECT session, count(*) FROM work WHERE held = 1 GROUP BY session")
+        return dict(rows.fetchall())
+
+    def release_held(self, session: str) -> None:
+        """Let a session's held deletions run."""
+        self._database.execute("UPDATE work SET held = 0 WHERE held = 1 AND session = ?", (session,))
+
     def held_count(self) -> int:
         """Rows that wait for a person."""
         return int(self._database.execute("SELECT count(*) FROM work WHERE held = 1").fetchone()[0])
+
+    def work_summaries(self, sample: int) -> dict[str, WorkSummary]:
+        """Count what is owed, by session.
+
+        Args:
+            sample: So many keys of each session are given too, whichever they are.
+        """
+        rows = self._database.execute(
+            "SELECT session, count(*), min(first_owed_ns), max(state = 'stuck') FROM work GROUP BY session"
+        )
+        return {
+            row[0]: WorkSummary(row[1], row[2], bool(row[3]), self._work_sample(row[0], sample))
+            for row in rows.fetchall()
+        }
+
+    def _work_sample(self, session: str, sample: int) -> tuple[str, ...]:
+        prefix = f"{keys.SESSIONS_PREFIX}{session}"
+        rows = self._database.execute(
+            "SELECT key FROM work WHERE key >= ? AND key < ? LIMIT ?", (prefix + "/", prefix + "0", sample)
+        )
+        return tuple(row[0] for row in rows)
 
     def work_counts(self) -> dict[str, tuple[int, int]]:
         """Rows and oldest ``first_owed_ns`` by session."""
@@ -301,13 +362,19 @@ class UploadJournal(JournalTree):
         return dict(rows)
 
     def add_event(self, name: str, fields: Mapping[str, str | int | float | bool]) -> None:
-        """Announce something; the newest `MAX_EVENTS` are kept."""
+        """Announce something; the newest `MAX_EVENTS` about files and as many about everything else are kept."""
         at = utc_text(self._clock.wall_ns())
         number = self._database.execute(
             "INSERT INTO events (name, at, fields) VALUES (?, ?, ?)", (name, at, json.dumps(dict(fields)))
         ).lastrowid
-        if number is not None and number % 256 == 0:
-            self._database.execute("DELETE FROM events WHERE number <= ?", (number - MAX_EVENTS,))
+        if number is not None and number % _EVENTS_BETWEEN_CUTS == 0:
+            # An outage must not be pushed out by the writes that went on during it.
+            for pattern in ("name LIKE 'session.file.%'", "name NOT LIKE 'session.file.%'"):
+                self._database.execute(
+                    f"DELETE FROM events WHERE {pattern} AND number <= coalesce((SELECT number FROM events"
+                    f" WHERE {pattern} ORDER BY number DESC LIMIT 1 OFFSET ?), 0)",
+                    (MAX_EVENTS,),
+                )
 
     def events(self, after: int, limit: int) -> list[Event]:
         """Events after a number, oldest first."""

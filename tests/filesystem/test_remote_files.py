@@ -243,6 +243,49 @@ def test_a_foreign_session_shows_what_another_host_writes(mounter: Mounter) -> N
     ]
 
 
+def change_kinds(rig: Rig, numbers: dict[str, int]) -> None:
+    """Another host: a becomes a directory, l points elsewhere, d is gone with what is in it."""
+    remote, root = rig[1], numbers["root"]
+
+    def build(remote: FakeRemote) -> None:
+        for name in (b"a", b"l", b"d"):
+            del remote.children[root][name]
+        below = remote.add_directory(root, b"a")
+        remote.add_file(below, b"inside", b"new")
+        remote.add_symlink(root, b"l", b"elsewhere")
+        remote.refreshed = SessionRefreshed([root], [], foreign=True)
+
+    link = remote.children[root][b"l"].number
+    paths = {numbers["a"]: b"s/a", link: b"s/l", numbers["d"]: b"s/d", numbers["c"]: b"s/d/c"}
+    remote.replace_names(root, paths, build)
+
+
+def test_names_of_another_kind_replace_what_is_here(mounter: Mounter) -> None:
+    mounted, numbers = mounter(tree, foreign_lag_seconds=1.0)
+    assert read(mounted.at("s", "a")) == b"body of a"
+    assert read(mounted.at("s", "l")) == b"c" * 100_000
+    mounted.ask(change_kinds, numbers)
+    time.sleep(1.7)
+    assert sorted(os.listdir(mounted.at("s"))) == ["a", "b", "h1", "h2", "l"]
+    assert os.listdir(mounted.at("s", "a")) == ["inside"]
+    assert read(mounted.at("s", "a", "inside")) == b"new"
+    assert os.readlink(mounted.at("s", "l")) == "elsewhere"
+    assert not os.path.exists(on_disk(mounted, "d"))
+    gone = {intent.number for intent in intents(mounted) if intent.operation == Operation.EVICTED}
+    assert {numbers["a"], numbers["d"], numbers["c"]} <= gone
+
+
+def test_a_directory_gets_the_attributes_that_another_host_gave_it(mounter: Mounter) -> None:
+    mounted, numbers = mounter(tree, foreign_lag_seconds=1.0)
+    assert read(mounted.at("s", "d", "c")) == b"c" * 100_000
+    mounted.remote("change_directory", numbers["root"], b"d", b"s/d", mode=0o711)
+    time.sleep(1.7)
+    os.listdir(mounted.at("s"))
+    assert stat.S_IMODE(os.stat(mounted.at("s", "d")).st_mode) == 0o711
+    assert stat.S_IMODE(os.stat(on_disk(mounted, "d")).st_mode) == 0o711
+    assert os.stat(mounted.at("s", "d")).st_mtime_ns == 1_500_000_000_000_000_009
+
+
 def test_an_open_file_of_a_foreign_session_keeps_its_bytes_until_it_is_closed(mounter: Mounter) -> None:
     mounted, numbers = mounter(tree, foreign_lag_seconds=1.0)
     descriptor = os.open(mounted.at("s", "a"), os.O_RDONLY)

@@ -19,7 +19,6 @@ import trio
 from sessionfs.filesystem.hydration.placing import Unlocked, adorn, entry_of, reached
 from sessionfs.filesystem.inodes import Directory, Node, Session
 from sessionfs.filesystem.volume import Volume
-from sessionfs.formats.intent_records import Operation
 from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER, Entry, SessionRefreshed
 from sessionfs.model.errors import SessionFSError
 
@@ -57,7 +56,10 @@ class ForeignChanges:
                 is_current = True
         finally:
             session.refreshed_seconds = self._volume.clock.elapsed_seconds()
-            session.is_current = is_current
+            if not is_current:
+                # The answer may come too late to be heard, and the journal knows more by then.
+                session.is_current = False
+                self._look_again(session)
             for descriptor in held:
                 os.close(descriptor)
 
@@ -67,6 +69,7 @@ class ForeignChanges:
             news = await self._volume.remote.refresh_session(session.id)
         except SessionFSError as problem:
             _log.warning("session.refresh_failed", session_id=session.id, reason=problem.message)
+            session.is_current = False
             return False
         if not session.foreign or not session.number:
             return False
@@ -121,12 +124,12 @@ class ForeignChanges:
         if node.entry is not None or not node.places:
             return False
         status = self._table.status(node)
-        for parent, name in node.places:
-            self._drop_name(parent, name, node.number)
-            self._table.unload(parent)
+        with self._volume.evicting(node.number):
+            for parent, name in node.places:
+                self._drop_name(parent, name, node.number)
+                self._table.unload(parent)
         node.entry = entry_of(node.number, node.places[0][1], status)
         node.drop_cache = True
-        self._volume.note(Operation.EVICTED, node.number)
         self._volume.notifier.invalidate_inode(node.number)
         return True
 
@@ -154,8 +157,8 @@ class ForeignChanges:
             )
             if number in session.stale and number not in table.by_number and not stat.S_ISDIR(status.st_mode):
                 session.stale.discard(number)
-                self._drop_name(directory, name, number)
-                self._volume.note(Operation.EVICTED, number)
+                with self._volume.evicting(number):
+                    self._drop_name(directory, name, number)
 
     def _drop_at(self, session: Session, number: int, path: bytes, held: list[int]) -> bool:
         """Remove something old that the kernel does not know."""
@@ -165,18 +168,18 @@ class ForeignChanges:
                 if status.st_ino in self._table.by_number:
                     return False
                 if not stat.S_ISDIR(status.st_mode):
-                    self._drop_name(parent, name, number)
+                    with self._volume.evicting(number):
+                        self._drop_name(parent, name, number)
                 else:
                     # Its inode number may not be given away before the journal has forgotten it.
                     held.append(os.open(name, _DIRECTORY_FLAGS, dir_fd=self._table.descriptor(parent)))
-                    if not self._remove_empty(parent, name):
+                    if not self._remove_empty(parent, name, number):
                         return False
                 if parent.number:
                     self._table.unload(parent)
         except FileNotFoundError:
             return False
         session.stale.discard(number)
-        self._volume.note(Operation.EVICTED, number)
         return True
 
     def _drop_directory(self, node: Directory, session: Session) -> bool:
@@ -186,25 +189,24 @@ class ForeignChanges:
             return False
         parent, name = (table.root, session.name) if is_root else node.places[0]
         table.hold(node)
-        if not self._remove_empty(parent, name):
+        if not self._remove_empty(parent, name, node.number):
             return False
         if is_root:
             session.number = 0  # the next lookup asks for the session anew
         else:
             table.unload(parent)
         table.remove_place(node, parent, name)
-        self._volume.note(Operation.EVICTED, node.number)
         self._volume.notifier.invalidate_entry(parent.number, name)
         table.settle(node)
         return True
 
-    def _remove_empty(self, parent: Directory, name: bytes) -> bool:
+    def _remove_empty(self, parent: Directory, name: bytes, number: int) -> bool:
         descriptor = self._table.descriptor(parent)
-        with Unlocked(descriptor, as_root=self._volume.as_root):
-            try:
+        try:
+            with self._volume.evicting(number), Unlocked(descriptor, as_root=self._volume.as_root):
                 os.rmdir(name, dir_fd=descriptor)
-            except OSError:
-                return False  # something is left in it
+        except OSError:
+            return False  # something is left in it
         return True
 
     # --- what stays is described anew

@@ -27,7 +27,7 @@ from sessionfs.replication.uploads.parking import Parking
 from sessionfs.replication.uploads.sending import ImageChangedError, Sender, Sent
 from sessionfs.replication.uploads.sqlite_image import Deferred
 from sessionfs.replication.uploads.stable_image import Image
-from sessionfs.replication.uploads.subjects import Subject, Subjects
+from sessionfs.replication.uploads.subjects import Missing, Subject, Subjects
 from sessionfs.stores.base import (
     Condition,
     IfAbsent,
@@ -39,12 +39,16 @@ from sessionfs.stores.base import (
 )
 from sessionfs.stores.request_checks import check_key
 from sessionfs.working_copy.exclusions import Exclusions
+from sessionfs.working_copy.journal_tree import Wanted
+from sessionfs.working_copy.missing_files import MissingFiles
 from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal, Work
 
 EPOCH = 1
 """Until sessions have owners that count theirs."""
 
 _ROUNDS = 6
+_MISSING_TRIES = 6
+"""So often a file is looked for that the tree has and the disk has not: the log may be a moment behind."""
 _DIRECTORY_TYPE = "application/x-directory"
 _PLAIN_TYPE = "application/octet-stream"
 _TYPES = mimetypes.MimeTypes()
@@ -129,11 +133,19 @@ class KeyUpload:
         if live is None or (live.path and self._exclusions.match(live.path)):
             return self._finish(row)
         wanted = self._journal.wanted(key)
-        subject = await self._subjects.read(key, live, wanted) if wanted is not None else None
-        if isinstance(subject, Deferred):
-            return subject
+        if wanted is None:
+            return await self._bring(row, live, None)
+        with self._journal.watch(wanted.node.number) as incarnation:
+            subject = await self._subjects.read(key, live, wanted)
+            if isinstance(subject, Missing):
+                return self._lose(row, live, wanted)
+            if isinstance(subject, Subject):
+                subject.incarnation = incarnation
+            return subject if isinstance(subject, Deferred) else await self._bring(row, live, subject)
+
+    async def _bring(self, row: Work, live: LivePath, subject: Subject | None) -> Processed | Deferred:
         try:
-            if not self._is_key(key):
+            if not self._is_key(row.key):
                 return await self._keep_by_content(row, live, subject)
             if subject is None:
                 return await self._remove(row)
@@ -143,6 +155,18 @@ class KeyUpload:
         finally:
             if subject is not None:
                 subject.close()
+
+    def _lose(self, row: Work, live: LivePath, wanted: Wanted) -> Processed | Deferred:
+        """A file went from the disk and no record tells of it: it is what the bucket has, and nothing is deleted there."""
+        if row.tries < _MISSING_TRIES:
+            return Deferred("it is not on this disk")
+        above, _, name = live.path.rpartition(b"/")
+        with self._journal.transaction():
+            parent = self._journal.resolve(live.session, above)
+            if parent is not None and live.path and self._journal.wanted(row.key) == wanted:
+                MissingFiles(self._journal, live.session).lose(parent, name, live.path)
+                self._journal.mark(row.key, live.session, self._clock.wall_ns())
+        return Deferred("it was not on this disk")
 
     def _is_key(self, key: str) -> bool:
         try:
@@ -159,6 +183,8 @@ class KeyUpload:
             known = self._journal.object(key)
             if subject.is_known_as(known) and known is not None:
                 return self._found_clean(row, known, subject)
+            if known is not None and not has_content(known, subject.content):
+                await self._keep_last_copy(known)
             condition: Condition = IfMatch(Token(known.token)) if known is not None else IfAbsent()
             sent, attempt = await self._send(key, known, subject, condition)
             outcome = sent.outcome
@@ -254,7 +280,7 @@ class KeyUpload:
         if not (is_empty_marker or (there.sha256 and has_content(there, subject.content))):
             if not await self._conflicts.keep_aside(key, found):
                 return
-        else:
+        elif not subject.incarnation.is_over:
             there = replace(there, number=subject.content.number)
         self._journal.put_object(there)
 
@@ -263,6 +289,8 @@ class KeyUpload:
     def _confirm(
         self, row: Work, live: LivePath, subject: Subject, sent: Sent, made: KnownObject
     ) -> Processed:
+        if subject.incarnation.is_over:
+            made = replace(made, number=0)
         with self._journal.transaction():
             self._journal.put_object(made)
             self._journal.end_attempt(made.write_id)
@@ -286,7 +314,7 @@ class KeyUpload:
 
     def _found_clean(self, row: Work, known: KnownObject, subject: Subject) -> Processed:
         with self._journal.transaction():
-            if known.number != subject.content.number:
+            if known.number != subject.content.number and not subject.incarnation.is_over:
                 self._journal.put_object(replace(known, number=subject.content.number))
             self._note_clean(subject)
             self._finish(row, subject)
@@ -294,7 +322,7 @@ class KeyUpload:
 
     def _note_clean(self, subject: Subject) -> None:
         """Record which bytes and attributes of a file the bucket has."""
-        if not isinstance(subject.image, Image) or not subject.content.number:
+        if not isinstance(subject.image, Image) or not subject.content.number or subject.incarnation.is_over:
             return
         size, mtime_ns, ctime_ns = subject.image.identity or _NO_IDENTITY
         self._journal.update_node(
@@ -335,6 +363,7 @@ class KeyUpload:
                 known = self._journal.object(key)
                 if known is None:
                     return self._finish(row)
+            await self._keep_last_copy(known)
             outcome = await self._store.delete(key, condition=IfMatch(Token(known.token)))
             if isinstance(outcome, NotLanded):
                 return Deferred("the delete was sent, and not seen to arrive")
@@ -379,6 +408,22 @@ class KeyUpload:
         known = self._journal.object(key)
         node = self._journal.node(known.number) if known is not None and known.number else None
         if known is not None and node is not None and not node.present:
+            await self._parking.park(known)
+
+    async def _keep_last_copy(self, known: KnownObject) -> None:
+        """Before an object goes: its file may have no other, under a name that has no object (excluded, or too long)."""
+        node = self._journal.node(known.number) if known.number else None
+        if node is None or node.present or not stat.S_ISREG(node.mode) or not known.size_bytes:
+            return
+        if not self._journal.names_of(known.number) or known.sha256 != node.sha256:
+            return
+        others = self._journal.objects_of(known.number)
+        if known.sha256:
+            others += self._journal.objects_with(known.sha256)
+        if not any(
+            other.key != known.key and (other.sha256, other.size_bytes) == (known.sha256, known.size_bytes)
+            for other in others
+        ):
             await self._parking.park(known)
 
 

@@ -24,6 +24,8 @@ from sessionfs.model.settings import ReplicationSettings
 from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal, Work
 
 _NANOSECONDS = 1_000_000_000
+_LATEST_START = 0.85
+"""Share of the longest delay after which an upload starts, so that it also ends within it."""
 
 
 def due_ns(work: Work, known_size_bytes: int, settings: ReplicationSettings, now_ns: int) -> int:
@@ -41,7 +43,7 @@ def due_ns(work: Work, known_size_bytes: int, settings: ReplicationSettings, now
     quiet = settings.upload_delay_seconds
     if growth:
         quiet = max(quiet, known_size_bytes / growth)
-    latest = settings.max_upload_delay_seconds
+    latest = settings.max_upload_delay_seconds * _LATEST_START
     after = min(
         work.changed_ns + int(min(quiet, latest) * _NANOSECONDS),
         work.first_owed_ns + int(latest * _NANOSECONDS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER
 from sessionfs.formats.object_metadata import FileAttributes
@@ -16,12 +16,17 @@ from sessionfs.replication.uploads.content_source import Content, has_content
 from sessionfs.replication.uploads.sqlite_image import Deferred, database_path_of
 from sessionfs.replication.uploads.stable_image import Image, Known, StableImages
 from sessionfs.replication.uploads.working_files import WorkingFiles, attributes_of
-from sessionfs.working_copy.journal_tree import Node, Wanted
+from sessionfs.working_copy.journal_tree import Incarnation, Node, Wanted
 from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
 
 _PASSING_ERRORS = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENOSPC, errno.EDQUOT}
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """The tree has it, and the disk has not."""
 
 
 @dataclass(slots=True)
@@ -33,12 +38,14 @@ class Subject:
         attributes: Its attributes.
         image: The bytes themselves, or the file that has them; None when they are only in the bucket.
         node: The inode.
+        incarnation: Tells when the inode's number means another one.
     """
 
     content: Content
     attributes: FileAttributes
     image: Image | bytes | None
     node: Node
+    incarnation: Incarnation = field(default_factory=Incarnation)
 
     def close(self) -> None:
         """Let the file go."""
@@ -76,7 +83,7 @@ class Subjects:
         self._images = images
         self._settings = settings
 
-    async def read(self, key: str, live: LivePath, wanted: Wanted) -> Subject | Deferred | None:
+    async def read(self, key: str, live: LivePath, wanted: Wanted) -> Subject | Deferred | Missing | None:
         """Read what a key's object should be.
 
         Returns:
@@ -90,7 +97,7 @@ class Subjects:
             return self._remote_subject(node)
         status = self._files.status(live.session, live.path)
         if status is None:
-            return Deferred("it is not on this disk")
+            return Missing()
         if stat.S_ISDIR(status.st_mode) != live.is_directory:
             return Deferred("it is being replaced")
         if stat.S_ISREG(status.st_mode):

@@ -39,6 +39,7 @@ class Turns:
         in_flight: Keys that are under way.
         sessions: How many of them by session.
         is_hurried: Whether a key does not wait for its file to be quiet.
+        urgent: Keys that somebody waits for: they come first, wherever they are in the journal.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Turns:
         in_flight: Collection[str],
         sessions: Counter[str],
         is_hurried: Callable[[str], bool],
+        urgent: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._journal = journal
         self._settings = settings
@@ -57,6 +59,7 @@ class Turns:
         self._in_flight = in_flight
         self._sessions = sessions
         self._is_hurried = is_hurried
+        self._urgent = urgent
         self._rows: list[Work] = []
         self._is_stale = True
         self._was_full = False
@@ -79,6 +82,10 @@ class Turns:
         """
         self._blocked, self._seen, self._pauses = {}, set(), []
         self._refresh()
+        for key in sorted(self._urgent()):
+            urgent = self._runnable(key)
+            if urgent is not None and self._has_place():
+                self._consider(urgent, start)
         for row in schedule.fair_order(list(self._rows), self._sessions):
             if not self._has_place():
                 break
@@ -179,7 +186,18 @@ class Turns:
                 start(found, False)  # noqa: FBT003 - a callback's one flag
                 continue
             self._blocked[key] = blockers
+            self._explain(key, blockers)
             waiting.extend(sorted(blockers.all))
+
+    def _explain(self, key: str, blockers: Blockers) -> None:
+        """A row that waits for one that waits for a person says so."""
+        for other in sorted(blockers.all):
+            row = self._journal.work(other)
+            if row is not None and (row.held or row.state != "owed"):
+                self._journal.explain_work(
+                    key, f"waits for {other!r}: {row.reason or 'many files were deleted'}"
+                )
+                return
 
     def _untie(self, start: Start) -> None:
         key = schedule.find_knot(self._blocked) if self._has_place() else None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from sessionfs.formats.object_metadata import FileAttributes
 from sessionfs.working_copy.exclusions import side_file_of
 from sessionfs.working_copy.layout import StateLayout
+from sessionfs.working_copy.open_below import parent_directory
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 # Source: sqlite.org/fileformat2.html (journal and WAL headers), walformat.html (iVersion of the index).
@@ -20,7 +20,6 @@ _SIDE_MAGICS = (
     (3_007_000).to_bytes(4, "little"),
     (3_007_000).to_bytes(4, "big"),
 )
-_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 Identity = tuple[int, int, int]
@@ -102,19 +101,8 @@ class WorkingFiles:
         finally:
             os.close(descriptor)
 
-    @contextmanager
-    def _parent(self, session: str, path: bytes) -> Iterator[tuple[int, bytes]]:
-        """Open the directory that holds the last component."""
-        *above, name = [session.encode(), *(path.split(b"/") if path else [])]
-        directory = os.open(self._layout.sessions, _DIRECTORY)
-        try:
-            for component in above:
-                below = os.open(component, _DIRECTORY, dir_fd=directory)
-                os.close(directory)
-                directory = below
-            yield directory, name
-        finally:
-            os.close(directory)
+    def _parent(self, session: str, path: bytes) -> AbstractContextManager[tuple[int, bytes]]:
+        return parent_directory(self._layout.sessions, session, path)
 
 
 def _open_unreadable(directory: int, name: bytes) -> int:

@@ -62,10 +62,13 @@ def test_a_missing_file_is_fetched_again_not_deleted(host: Host) -> None:
     findings = walk(host)
     assert findings.missing == ["s/f"]
     assert "f" not in host.owed()
-    node = host.journal.node(number)
+    again = host.journal.resolve("s", b"f")
+    node = host.journal.node(again) if again is not None else None
     assert node is not None
     assert not node.present
     assert host.journal.object("sessions/s/f") is not None
+    # The disk gives the lost inode's number to the next file.
+    assert node.number != number
 
 
 def test_a_missing_file_that_never_left_is_reported(host: Host) -> None:
@@ -119,3 +122,127 @@ def test_a_kind_that_changed_is_a_new_inode(host: Host) -> None:
     assert "x/" in host.owed()
     known: KnownObject | None = host.journal.object("sessions/s/x")
     assert known is not None
+
+
+def test_what_replaced_a_directory_is_proof_that_it_is_gone(host: Host) -> None:
+    directory = host.make(Operation.MKDIR, host.session, "x", "s/x")
+    host.make(Operation.CREATE, directory, "in", "s/x/in")
+    host.settle()
+    shutil.rmtree(host.path("s/x"))
+    host.path("s/x").write_bytes(b"a file now")
+    walk(host)
+    assert {"x", "x/", "x/in"} <= host.owed()
+    assert host.journal.wanted("sessions/s/x/in") is None
+    assert host.journal.wanted("sessions/s/x") is not None
+
+
+def test_a_missing_name_of_a_file_that_has_another_leaves_that_one_on_this_disk(host: Host) -> None:
+    number = host.make(Operation.CREATE, host.session, "a", "s/a")
+    os.link(host.path("s/a"), host.path("s/b"))
+    sequence = host.log.begin(Operation.LINK, number=number, new_parent=host.session, new_name=b"b")
+    host.log.finish(sequence, number=number)
+    clean(host, "s/a", number)
+    host.path("s/a").write_bytes(b"changed before the power cut")
+    host.path("s/b").unlink()
+    walk(host)
+    here, there = (host.journal.resolve("s", name) for name in (b"a", b"b"))
+    assert here == number
+    node, gone = host.journal.node(number), host.journal.node(there or 0)
+    assert node is not None
+    assert node.present
+    assert gone is not None
+    assert not gone.present
+    assert "a" in host.owed()
+
+
+def test_a_hard_linked_name_that_was_replaced_is_a_file_of_its_own(host: Host) -> None:
+    number = host.make(Operation.CREATE, host.session, "a", "s/a")
+    os.link(host.path("s/a"), host.path("s/b"))
+    sequence = host.log.begin(Operation.LINK, number=number, new_parent=host.session, new_name=b"b")
+    host.log.finish(sequence, number=number)
+    host.settle()
+    host.path("s/new").write_bytes(b"other bytes")
+    host.path("s/new").rename(host.path("s/b"))
+    walk(host)
+    assert host.journal.resolve("s", b"a") == number
+    assert host.journal.resolve("s", b"b") == host.path("s/b").stat().st_ino
+    assert "b" in host.owed()
+
+
+def test_a_missing_files_number_can_be_given_to_another(host: Host) -> None:
+    number = host.make(Operation.CREATE, host.session, "f", "s/f")
+    clean(host, "s/f", number)
+    host.path("s/f").rename(host.path("s/g"))
+    walk(host)
+    lost, found = (host.journal.resolve("s", name) for name in (b"f", b"g"))
+    assert found == number
+    assert lost not in {None, number}
+    assert "g" in host.owed()
+
+
+def test_a_missing_link_is_left_to_the_bucket(host: Host) -> None:
+    host.make(Operation.SYMLINK, host.session, "l", "s/l")
+    host.settle()
+    host.path("s/l").unlink()
+    walk(host)
+    assert host.journal.resolve("s", b"l") is None
+    assert "l" not in host.owed()
+
+
+def test_a_missing_directory_keeps_what_the_bucket_has_in_it(host: Host) -> None:
+    directory = host.make(Operation.MKDIR, host.session, "d", "s/d")
+    host.make(Operation.CREATE, directory, "f", "s/d/f")
+    host.settle()
+    host.make(Operation.CREATE, directory, "never sent", "s/d/never sent")
+    host.apply()
+    shutil.rmtree(host.path("s/d"))
+    walk(host)
+    for path in (b"d", b"d/f"):
+        node = host.journal.node(host.journal.resolve("s", path) or 0)
+        assert node is not None
+        assert not node.present
+    assert host.journal.resolve("s", b"d/never sent") is None
+    assert host.journal.resolve("s", b"d") != directory
+
+
+def test_a_tree_deeper_than_the_longest_path_is_walked(host: Host) -> None:
+    descriptor = os.open(host.path("s"), os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(20):
+        os.mkdir("d" * 250, dir_fd=descriptor)
+        below = os.open("d" * 250, os.O_RDONLY | os.O_DIRECTORY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(os.open("f", os.O_WRONLY | os.O_CREAT, dir_fd=descriptor))
+    os.close(descriptor)
+    findings = walk(host)
+    assert findings.entries == 21
+    assert findings.unreadable == []
+
+
+def test_a_directory_that_its_owner_may_not_read_is_walked(host: Host) -> None:
+    inner = host.path("s/closed/inner")
+    inner.mkdir(parents=True)
+    inner.joinpath("f").write_bytes(b"x")
+    for path in (inner, inner.parent):
+        path.chmod(0)
+    if os.geteuid() == 0:
+        _walk_as_somebody(host)
+    else:
+        walk(host)
+    assert {"closed/", "closed/inner/", "closed/inner/f"} <= host.owed()
+    assert inner.parent.stat().st_mode & 0o777 == 0
+
+
+def _walk_as_somebody(host: Host) -> None:
+    """Root reads everything: give the state directory to another user, and be that one meanwhile."""
+    nobody = 65534
+    root = Path(host.layout.root)
+    for above in list(root.parents)[:4]:
+        above.chmod(above.stat().st_mode | 0o055)
+    for path in (root, *root.rglob("*")):
+        os.chown(path, nobody, nobody)
+    os.seteuid(nobody)
+    try:
+        walk(host)
+    finally:
+        os.seteuid(0)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -305,3 +307,148 @@ def test_applying_the_same_log_again_ends_in_the_same_tree(host: Host) -> None:
     host.position = start
     host.apply()
     assert host.journal.children(host.session) == once
+
+
+def _remote(host: Host, name: bytes) -> int:
+    number = host.journal.next_remote_number()
+    host.journal.put_node(number, mode=stat.S_IFREG | 0o644, size_bytes=3, present=False, sha256="aa")
+    host.journal.link(host.session, name, number)
+    return number
+
+
+def _interrupted(host: Host, operation: Operation, number: int, name: bytes, new_name: bytes) -> None:
+    sequence = host.log.begin(
+        operation, number=number, parent=host.session, name=name, new_parent=host.session, new_name=new_name
+    )
+    host.log.finish(sequence, errno=INTERRUPTED)
+    host.apply()
+
+
+def test_a_rename_in_flight_of_bytes_elsewhere_is_not_done_while_the_victim_is_there(host: Host) -> None:
+    victim = host.make(Operation.CREATE, host.session, "victim", "s/victim")
+    host.settle()
+    number = _remote(host, b"far")
+    _interrupted(host, Operation.RENAME, number, b"far", b"victim")
+    assert host.journal.child(host.session, b"far") == number
+    assert host.journal.child(host.session, b"victim") == victim
+
+
+def test_a_rename_in_flight_of_bytes_elsewhere_is_done_when_the_victim_has_gone(host: Host) -> None:
+    host.make(Operation.CREATE, host.session, "victim", "s/victim")
+    host.settle()
+    number = _remote(host, b"far")
+    host.path("s/victim").unlink()
+    _interrupted(host, Operation.RENAME, number, b"far", b"victim")
+    assert host.journal.child(host.session, b"far") is None
+    assert host.journal.child(host.session, b"victim") == number
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_an_exchange_in_flight_with_bytes_elsewhere_is_decided_by_the_disk(host: Host, done: bool) -> None:
+    near = host.make(Operation.CREATE, host.session, "near", "s/near")
+    host.settle()
+    far = _remote(host, b"far")
+    if done:
+        host.path("s/near").rename(host.path("s/far"))
+    _interrupted(host, Operation.EXCHANGE, far, b"far", b"near")
+    assert host.journal.child(host.session, b"far") == (near if done else far)
+    assert host.journal.child(host.session, b"near") == (far if done else near)
+
+
+def test_an_exchange_in_flight_that_the_disk_cannot_show_is_looked_at(host: Host) -> None:
+    for name in (b"a", b"b"):
+        number = _remote(host, name)
+        host.path("s/" + name.decode()).write_bytes(name)
+        host.journal.update_node(number, present=True)
+        host.journal.put_object(
+            KnownObject(f"sessions/s/{name.decode()}", number, "t", "w", "aa", 1, 0, 0, 0, 0, "")
+        )
+    first = host.journal.child(host.session, b"a")
+    assert first is not None
+    _interrupted(host, Operation.EXCHANGE, first, b"a", b"b")
+    assert {"a", "b"} <= host.owed()
+
+
+def _written_without_a_record(host: Host) -> int:
+    """A file that is open for writing, was uploaded, and was written again within the half second without records."""
+    number = host.make(Operation.CREATE, host.session, "f", "s/f")
+    host.log.note(Operation.OPEN_WRITE, number=number)
+    host.log.note(Operation.WRITTEN, number=number)
+    host.settle()
+    status = host.path("s/f").stat()
+    host.journal.update_node(
+        number,
+        clean_size=status.st_size,
+        clean_mtime_ns=status.st_mtime_ns,
+        clean_ctime_ns=status.st_ctime_ns,
+    )
+    assert host.owed() == set()
+    host.path("s/f").write_bytes(b"after the upload")
+    return number
+
+
+def test_a_write_just_after_an_upload_is_owed_at_the_close(host: Host) -> None:
+    number = _written_without_a_record(host)
+    host.log.note(Operation.RELEASE_WRITE, number=number)
+    host.apply()
+    assert host.owed() == {"f"}
+
+
+def test_a_write_just_after_an_upload_is_owed_when_somebody_asks(host: Host) -> None:
+    number = _written_without_a_record(host)
+    assert host.application.note_unrecorded([number], 1)
+    assert host.owed() == {"f"}
+
+
+def test_a_close_that_changed_nothing_owes_nothing(host: Host) -> None:
+    number = _written_without_a_record(host)
+    status = host.path("s/f").stat()
+    host.journal.update_node(
+        number,
+        clean_size=status.st_size,
+        clean_mtime_ns=status.st_mtime_ns,
+        clean_ctime_ns=status.st_ctime_ns,
+    )
+    host.log.note(Operation.RELEASE_WRITE, number=number)
+    host.apply()
+    assert host.owed() == set()
+
+
+def test_a_new_file_with_the_number_of_a_lost_one_takes_nothing_over(host: Host) -> None:
+    number = host.make(Operation.CREATE, host.session, "lost", "s/lost")
+    host.settle()
+    host.path("s/lost").unlink()
+    sequence = host.log.begin(Operation.CREATE, parent=host.session, name=b"new", mode=stat.S_IFREG | 0o644)
+    host.path("s/new").write_bytes(b"new")
+    host.log.finish(sequence, number=number)
+    host.apply()
+    assert host.journal.names_of(number) == [(host.session, b"new")]
+    assert host.journal.objects_of(number) == []
+    assert "lost" not in host.owed()
+
+
+class _FullDisk:
+    """A connection whose next commit fails, as on a full disk."""
+
+    def __init__(self, real: sqlite3.Connection) -> None:
+        self.real = real
+        self.is_full = True
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.real, name)
+
+    def execute(self, statement: str, *values: Any) -> object:
+        if statement == "COMMIT" and self.is_full:
+            self.is_full = False
+            raise sqlite3.OperationalError("database or disk is full")
+        return self.real.execute(statement, *values)
+
+
+def test_a_commit_that_fails_leaves_no_open_transaction(host: Host) -> None:
+    host.journal._database = _FullDisk(host.journal._database)  # type: ignore[assignment]
+    with pytest.raises(sqlite3.OperationalError), host.journal.transaction():
+        host.journal.set_meta("lost", "1")
+    assert host.journal.meta("lost") == ""
+    with host.journal.transaction():
+        host.journal.set_meta("kept", "1")
+    assert host.journal.meta("kept") == "1"

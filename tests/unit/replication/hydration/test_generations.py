@@ -13,6 +13,7 @@ import pytest
 
 from sessionfs.formats import commit_marker
 from sessionfs.formats import manifest as manifests
+from sessionfs.formats.intent_records import Operation
 from sessionfs.formats.manifest import Manifest
 from sessionfs.model import keys
 from sessionfs.model.errors import (
@@ -28,6 +29,7 @@ from sessionfs.replication import generation_entries
 from sessionfs.stores.base import ObjectMetadata, Token, Unconditional
 from sessionfs.testing.faulty_store import FailBefore, FaultyStore, Interfere, LostResponse, Pass
 from sessionfs.working_copy.journal_tree import SessionRow
+from sessionfs.working_copy.layout import ROOT_NUMBER
 
 from .hosts import SESSION, Host
 
@@ -375,3 +377,64 @@ async def test_a_directory_without_an_object_is_named_without_a_token(host: Host
     await host.generations.commit_drained(SESSION, "timer")
     root = newest(store).entries[0]
     assert (root.path, root.token, stat.S_IMODE(root.mode)) == (b"", "", 0o711)
+
+
+async def test_bytes_deeper_than_the_longest_path_are_in_the_generation(
+    host: Host, store: FaultyStore
+) -> None:
+    host.upload()
+    descriptor = os.open(host.disk(), os.O_RDONLY | os.O_DIRECTORY)
+    path, parent = b"", host.journal.child(ROOT_NUMBER, SESSION.encode())
+    for _ in range(20):
+        name = b"d" * 250
+        os.mkdir(name, dir_fd=descriptor)
+        below = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+        host.note(Operation.MKDIR, os.fstat(below).st_ino, parent=parent or 0, name=name, mode=0o755)
+        parent = os.fstat(below).st_ino
+        path = path + b"/" + name if path else name
+    made = os.open(b"f", os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=descriptor)
+    os.write(made, b"deep")
+    os.setxattr(made, "user.a", b"b")
+    host.note(Operation.CREATE, os.fstat(made).st_ino, parent=parent or 0, name=b"f", mode=0o644)
+    os.close(made)
+    os.close(descriptor)
+    host.upload()
+    await host.generations.commit_drained(SESSION, "unmount")
+    entry = next(entry for entry in newest(store).entries if entry.path == path + b"/f")
+    assert entry.sha256 == hashlib.sha256(b"deep").hexdigest()
+    assert entry.xattrs == {b"user.a": b"b"}
+    assert read(store, keys.content_key(SESSION, entry.sha256)) == b"deep"
+
+
+async def test_bytes_that_change_while_they_are_stored_are_not_stored_under_another_hash(
+    host: Host, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = b"/".join([b"n" * 250] * 5)
+    for depth in range(1, 5):
+        host.make(b"/".join(long.split(b"/")[:depth]))
+    host.make(long, b"before")
+    host.upload()
+    monkeypatch.setattr(generation_entries, "_read_whole", lambda _place: b"after!")
+    with pytest.raises(UnavailableError):
+        await host.generations.commit_drained(SESSION, "unmount")
+    monkeypatch.undo()
+    await host.generations.commit_drained(SESSION, "unmount")
+    entry = next(entry for entry in newest(store).entries if entry.path == long)
+    assert read(store, keys.content_key(SESSION, entry.sha256)) == b"before"
+
+
+async def test_names_whose_objects_differ_are_no_link_group(host: Host, store: FaultyStore) -> None:
+    host.upload()
+    number = host.journal.resolve(SESSION, b"f")
+    root = host.journal.child(ROOT_NUMBER, SESSION.encode())
+    assert number is not None
+    assert root is not None
+    host.journal.link(root, b"g", number)
+    known = host.journal.object("sessions/s/f") or host.journal.objects_of(number)[0]
+    other = known.key.removesuffix("f") + "g"
+    host.journal.put_object(replace(known, key=other, sha256="b" * 64))
+    await host.generations.commit_drained(SESSION, "unmount")
+    groups = {entry.path: entry.link_group for entry in newest(store).entries}
+    assert groups[b"f"] != groups[b"g"]

@@ -284,3 +284,21 @@ async def test_a_path_below_something_that_became_a_file_is_reported(store: Faul
     assert [entry.path for entry in tree.entries] == [b"", b"x"]
     assert [skipped.reason for skipped in tree.skipped] == ["its directory is a file"]
     assert tree.entries[1].token == token
+
+
+async def test_a_group_of_directories_or_of_differing_files_is_no_group(store: FaultyStore) -> None:
+    directory = stat.S_IFDIR | 0o755
+    tokens = {
+        name: str(put(store, name, body))
+        for name, body in (("", b""), ("d/", b""), ("d/e/", b""), ("one", b"abc"), ("two", b"xyz"))
+    }
+    named = (
+        ManifestEntry(b"d", directory, token=tokens["d/"], link_group=1),
+        ManifestEntry(b"d/e", directory, token=tokens["d/e/"], link_group=1),
+        ManifestEntry(b"one", FILE, 3, sha(b"abc"), tokens["one"], link_group=2),
+        ManifestEntry(b"two", FILE, 3, sha(b"xyz"), tokens["two"], link_group=2),
+    )
+    put_manifest(store, Manifest(SESSION, 1, named))
+    found = await entries(store)
+    assert {path: entry.link_group for path, entry in found.items()} == dict.fromkeys(found, 0)
+    assert set(found) == {b"", b"d", b"d/e", b"one", b"two"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
@@ -65,6 +66,10 @@ def used(world: World, name: bytes, second: int) -> None:
     world.journal.update_node(world.number(name), clean_ctime_ns=found.st_ctime_ns)
 
 
+def change_without_a_record(world: World, name: bytes) -> None:
+    Path(os.fsdecode(world.path(name))).write_bytes(b"no record tells of this")
+
+
 async def clean(world: World) -> None:
     await world.settle()
     for index, name in enumerate(NAMES):
@@ -74,8 +79,6 @@ async def clean(world: World) -> None:
 def evictor(
     world: World, daemon: Daemon, *, free_percent: int = 50, limit_bytes: int = LIMIT_BYTES
 ) -> Evictor:
-    import msgspec
-
     settings = msgspec.structs.replace(FAST, cache_limit_bytes=limit_bytes, sweep_interval_seconds=0.01)
     return Evictor(
         world.journal,
@@ -113,8 +116,7 @@ async def test_what_is_owed_open_written_linked_or_changed_stays(world: World) -
     world.write(b"1", os.urandom(FILE_BYTES))
     world.tell(Operation.OPEN_WRITE, number=world.number(b"2"))
     world.link(b"3", b"linked")
-    with open(world.path(b"4"), "ab") as file:
-        file.write(b"no record tells of this")
+    change_without_a_record(world, b"4")
     world.uploader.in_flight.add(world.key(b"6"))
     await evictor(world, daemon, limit_bytes=1).relieve()
     assert here(world) == [b"0", b"1", b"2", b"3", b"4", b"5", b"6"]

@@ -37,9 +37,9 @@ def known(key: str, sha256: str = "", size_bytes: int = 0, number: int = 1) -> K
     ("row", "size_bytes", "due_seconds"),
     [
         (work("quiet since it was made"), 0, 1.0),
-        (work("written all the time", first=-9.5, changed=0), 0, 0.5),
+        (work("written all the time", first=-8.0, changed=0), 0, 0.5),
         (work("large and growing"), 4 << 20, 8.0),
-        (work("very large"), 1 << 40, 10.0),
+        (work("very large"), 1 << 40, 8.5),
         (work("backing off", not_before=30), 0, 30.0),
     ],
 )

@@ -6,14 +6,16 @@ import os
 import stat
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
 from sessionfs.formats import object_metadata
 from sessionfs.model import keys
 from sessionfs.model.errors import UnavailableError
+from sessionfs.working_copy.upload_journal import KnownObject
 
-from .tree_world import FAST, SESSION, World
+from .tree_world import FAST, SESSION, World, until
 
 BIG = b"0123456789" * 500
 
@@ -329,3 +331,38 @@ async def test_negative_and_fractional_times_survive(world: World) -> None:
     await world.settle()
     user = world.stat(b"a").metadata.user  # type: ignore[union-attr]
     assert object_metadata.decode_time(user["mtime"], 0) == -1_500_000_001
+
+
+async def test_a_flush_does_not_wait_behind_a_backlog(tmp_path: Path) -> None:
+    world = World(tmp_path, settings=msgspec.structs.replace(FAST, concurrent_uploads=1))
+    await world.settle()
+    with world.journal.transaction():
+        for count in range(2000):
+            world.journal.mark(world.key(b"gone%d" % count), SESSION, world.clock.wall_ns())
+            world.journal.put_object(_object_of(world, b"gone%d" % count))
+    world.write(b"wanted now", b"x")
+    async with world.running():
+        await world.uploader.flush([world.key(b"wanted now")])
+    assert len(world.journal.all_work()) > 1500
+    assert world.bucket()[world.key(b"wanted now")] == b"x"
+
+
+def _object_of(world: World, path: bytes) -> KnownObject:
+    return KnownObject(world.key(path), 0, "t", "w", "aa", 1, 0, 0, 0, 0, "")
+
+
+async def test_a_row_that_waits_for_a_stuck_one_says_so(world: World) -> None:
+    world.write(b"x", BIG)
+    await world.settle()
+    world.evict(b"x")
+    world.put_foreign(b"x", b"somebody else's")
+    world.rename(b"x", b"y")
+    async with world.running():
+        await until(
+            lambda: (
+                (row := world.journal.work(world.key(b"x"))) is not None and row.reason.startswith("waits")
+            )
+        )
+    row = world.journal.work(world.key(b"y"))
+    assert row is not None
+    assert row.state == "stuck"
