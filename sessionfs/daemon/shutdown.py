@@ -170,15 +170,18 @@ class Shutdown:
         result = _UNKNOWN
         while True:
             started = trio.current_time()
+            is_hopeless = False
             wait_seconds = max(0.0, min(_POLL_SECONDS, deadline() - started))
             try:
                 with trio.fail_at(max(deadline(), started + _POLL_SECONDS)):
-                    result = _result_of(await self._client.drain(wait_seconds))
+                    drained = await self._client.drain(wait_seconds)
+                result = _result_of(drained)
+                is_hopeless = drained.owed_files == drained.stuck_files
             except trio.TooSlowError:
                 pass
             except SessionFSError as error:
                 result = DrainResult(result.owed_files, result.owed_bytes, result.left, str(error))
-            if result.owed_files == 0 or trio.current_time() >= deadline():
+            if result.owed_files == 0 or is_hopeless or trio.current_time() >= deadline():
                 return result
             await progress(Progress(max(result.owed_files, 0), max(result.owed_bytes, 0), result.degraded))
             await trio.sleep_until(min(started + _POLL_SECONDS, deadline()))

@@ -326,6 +326,10 @@ class Data:
         """
         grant = self._grant(number)
         self._volume.images.setdefault(number, 0)
+        # Whatever is written from here on is not in the image: it must be told of again.
+        node = self._table.by_number.get(number)
+        if node is not None:
+            node.next_note_seconds = 0.0
         return grant
 
     def end_image(self, number: int) -> ImageGrant:

@@ -266,12 +266,14 @@ class Drained(Message, frozen=True):
         owed_bytes: What is left.
         paths: The first 25 paths behind, as shown to a person.
         degraded: Why nothing moves, "" when it does.
+        stuck_files: How many of them wait for a person: time alone brings none of these away.
     """
 
     owed_files: int
     owed_bytes: int
     paths: list[str]
     degraded: str
+    stuck_files: int = 0
 
 
 class CommitAll(Message, frozen=True):

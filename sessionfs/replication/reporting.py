@@ -89,6 +89,7 @@ class Reporting:
             owed_bytes=sum(self._bytes(session) for session in owed),
             paths=[self._shown(row) for row in self._journal.all_work(_NAMED_PATHS)],
             degraded=self._uploader.degraded,
+            stuck_files=self._journal.stuck_count(),
         )
 
     def describe(self, number: int) -> Description:

@@ -265,6 +265,11 @@ class UploadJournal(JournalTree):
         """Let a session's held deletions run."""
         self._database.execute("UPDATE work SET held = 0 WHERE held = 1 AND session = ?", (session,))
 
+    def stuck_count(self) -> int:
+        """Rows that failed for good."""
+        row = self._database.execute("SELECT count(*) FROM work WHERE state = 'stuck'").fetchone()
+        return int(row[0])
+
     def held_count(self) -> int:
         """Rows that wait for a person."""
         return int(self._database.execute("SELECT count(*) FROM work WHERE held = 1").fetchone()[0])

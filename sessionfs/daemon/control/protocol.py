@@ -109,7 +109,7 @@ class DrainResult(msgspec.Struct, frozen=True):
     Attributes:
         owed_files: Left behind.
         owed_bytes: Left behind.
-        left: The first 100 paths left behind.
+        left: The first 25 paths left behind.
         degraded: Why, "" when the store answers.
     """
 

@@ -39,6 +39,7 @@ class Stage:
     away: bool = False
     late_write: bool = False
     released: bool = False
+    hopeless: bool = False
     commit_fails: int = 0
     commit_error: SessionFSError = field(default_factory=lambda: UnavailableError("no route"))
     steps: list[str] = field(default_factory=list)
@@ -60,7 +61,8 @@ class Stage:
         if seconds and self.owed and not self.stuck:
             self.owed -= 1
         self._step("drain")
-        return Drained(self.owed, self.owed * 10, [f"s/{n}" for n in range(self.owed)], "slow" * self.stuck)
+        left = [f"s/{n}" for n in range(self.owed)]
+        return Drained(self.owed, self.owed * 10, left, "slow" * self.stuck, self.owed * self.hopeless)
 
     async def commit_all(self, trigger: str) -> None:
         await trio.lowlevel.checkpoint()
@@ -135,6 +137,13 @@ async def test_held_deletions_are_released_by_a_person_and_not_by_a_signal(
 ) -> None:
     await ending(stage).run(trigger=trigger, timeout_seconds=5)
     assert stage.released is released
+
+
+async def test_files_that_wait_for_a_person_do_not_hold_the_unmount_for_ever(stage: Stage) -> None:
+    stage.owed, stage.stuck, stage.hopeless = 2, True, True
+    result = await ending(stage).run(trigger="unmount", timeout_seconds=None)
+    assert (result.owed_files, result.left) == (2, ["s/0", "s/1"])
+    assert "unmount" in stage.steps
 
 
 async def test_what_the_last_open_file_wrote_is_brought_away_too(stage: Stage) -> None:

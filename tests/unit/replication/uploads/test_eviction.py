@@ -172,7 +172,7 @@ async def test_a_change_while_the_bucket_is_asked_keeps_the_file(world: World) -
             world.change_mode(b"0", 0o600)
         return await real(known)  # type: ignore[arg-type]
 
-    eviction._is_in_bucket = change_then_ask  # type: ignore[method-assign, assignment]
+    eviction._is_in_bucket = change_then_ask  # type: ignore[method-assign]
     await eviction.relieve()
     assert here(world) == [b"0", b"5"]
     assert b"0" not in daemon.asked
