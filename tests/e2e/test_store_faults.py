@@ -16,6 +16,8 @@ from .rig import Bucket, Host, wait_until
 pytestmark = [pytest.mark.fuse, pytest.mark.s3, pytest.mark.slow]
 
 MIB = 1 << 20
+FOREIGN_SECONDS = 10.0
+"""5 s of promised lag, and the time of a listing on a loaded machine."""
 
 
 @pytest.fixture
@@ -156,8 +158,8 @@ def test_another_hosts_change_is_seen_within_five_seconds(
     (host.directory / "s" / "f").write_text("two!")
     (host.directory / "s" / "g").write_text("new")
     host.wait_until_clean()
-    wait_until(lambda: (reader.directory / "s" / "f").read_text() == "two!", 6)
-    wait_until((reader.directory / "s" / "g").exists, 6)
+    wait_until(lambda: (reader.directory / "s" / "f").read_text() == "two!", FOREIGN_SECONDS)
+    wait_until((reader.directory / "s" / "g").exists, FOREIGN_SECONDS)
     os.unlink(host.directory / "s" / "g")
     host.wait_until_clean()
-    wait_until(lambda: not (reader.directory / "s" / "g").exists(), 6)
+    wait_until(lambda: not (reader.directory / "s" / "g").exists(), FOREIGN_SECONDS)

@@ -17,7 +17,7 @@ from .rig import Host
 pytestmark = [pytest.mark.fuse, pytest.mark.s3, pytest.mark.slow]
 
 TIMEOUT_SECONDS = 2.0
-SLACK_SECONDS = 1.5
+SLACK_SECONDS = 4.0
 
 
 @pytest.fixture(scope="module")
