@@ -194,7 +194,7 @@ def expected_keys(session: str, seen: Path) -> dict[str, bytes]:
 def test_a_session_reaches_the_bucket_and_comes_back_identical(
     host: Host, bucket: Bucket, make_host: MakeHost, source_tarball: Path, tmp_path: Path
 ) -> None:
-    session = host.directory / "work"
+    session = host.directory / "project"
     session.mkdir()
     use_ordinary_tools(session, source_tarball)
     copy = tmp_path / "native"
@@ -203,12 +203,12 @@ def test_a_session_reaches_the_bucket_and_comes_back_identical(
     host.umount()
 
     found = bucket.listed()
-    expected = expected_keys("work", copy)
-    live = {key for key in found if key.startswith("sessions/work/")}
+    expected = expected_keys("project", copy)
+    live = {key for key in found if key.startswith("sessions/project/")}
     assert live == set(expected)
     siblings = found - live
     assert siblings == {
-        "sessions/work.manifest/manifest.json", "sessions/work.manifest/0000000001.json", "sessions/work.snapshot.json",
+        "sessions/project.manifest/manifest.json", "sessions/project.manifest/0000000001.json", "sessions/project.snapshot.json",
     }  # fmt: skip
     databases = {b"wal.sqlite", b"delete.sqlite"}
     with ThreadPoolExecutor(8) as pool:
@@ -230,18 +230,18 @@ def test_a_session_reaches_the_bucket_and_comes_back_identical(
 
     second = make_host("b")
     second.mount()
-    after = tree(second.directory / "work")
+    after = tree(second.directory / "project")
     for path in databases:
         # The image holds the same rows; SQLite laid it out.
         before.pop(path)
         after.pop(path)
-        with sqlite3.connect(second.directory / "work" / os.fsdecode(path)) as database:
+        with sqlite3.connect(second.directory / "project" / os.fsdecode(path)) as database:
             assert database.execute("SELECT count(*), max(id) FROM t").fetchone() == (50, 50)
             assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         database.close()
     assert differences(before, after) == []
     shell(
-        'cd repository && git fsck --strict && test -z "$(git status --porcelain)"', second.directory / "work"
+        'cd repository && git fsck --strict && test -z "$(git status --porcelain)"', second.directory / "project"
     )
     second.umount()
 
