@@ -241,7 +241,8 @@ def test_a_session_reaches_the_bucket_and_comes_back_identical(
         database.close()
     assert differences(before, after) == []
     shell(
-        'cd repository && git fsck --strict && test -z "$(git status --porcelain)"', second.directory / "project"
+        'cd repository && git fsck --strict && test -z "$(git status --porcelain)"',
+        second.directory / "project",
     )
     second.umount()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import trio
 from sessionfs.formats.link_messages import ImageGrant
 from sessionfs.model.clock import SystemClock
 from sessionfs.model.errors import UnavailableError
+from sessionfs.replication.uploads import stable_image
 from sessionfs.replication.uploads.sqlite_image import DatabaseImages, Deferred
 from sessionfs.replication.uploads.stable_image import Image, Known, StableImages
 from sessionfs.replication.uploads.working_files import WorkingFiles, _open_unreadable
@@ -126,24 +126,26 @@ async def test_without_the_daemon_equal_stats_decide(layout: StateLayout) -> Non
     image.close()
 
 
-async def test_a_file_that_moves_while_it_is_read_is_deferred(layout: StateLayout) -> None:
+async def test_a_file_that_moves_while_it_is_read_is_deferred(
+    layout: StateLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = file(layout, b"x" * (4 << 20))
-    stop = threading.Event()
+    readings: list[bytes] = []
+    real = stable_image._read
 
-    def write() -> None:
+    def read_while_written(
+        descriptor: int, status: os.stat_result, size_bytes: int, prefix_bytes: int
+    ) -> Image | None:
+        found = real(descriptor, status, size_bytes, prefix_bytes)
+        readings.append(os.urandom(16))
         with path.open("r+b", buffering=0) as writer:
-            while not stop.is_set():
-                writer.seek(0)
-                writer.write(os.urandom(16))
+            writer.write(readings[-1])
+        return found
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        image = await images(layout).take(SESSION, b"f", Known(1, 0, UNKNOWN, ""))
-    finally:
-        stop.set()
-        thread.join()
+    monkeypatch.setattr(stable_image, "_read", read_while_written)
+    image = await images(layout).take(SESSION, b"f", Known(1, 0, UNKNOWN, ""))
     assert image == Deferred("it is being written")
+    assert len(readings) == stable_image.TRIES
 
 
 async def test_a_change_of_this_tick_is_looked_at_again(layout: StateLayout) -> None:
