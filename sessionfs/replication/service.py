@@ -420,6 +420,8 @@ class ReplicationService:
         return row.id in self._journal.work_counts()
 
     async def _retry(self, _message: messages.Retry) -> AnyMessage:
+        # Deletions already asked for are confirmed too, also those whose records were not read yet.
+        self._apply_log()
         self._brake.forget()
         with self._journal.transaction():
             self._journal.release_work()

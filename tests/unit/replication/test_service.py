@@ -91,6 +91,19 @@ async def test_a_confirmed_mass_deletion_is_not_held_again_by_the_next_file(mach
     assert set(machine.bucket()) == {""}
 
 
+async def test_a_confirmation_covers_deletions_that_were_not_read_from_the_log_yet(machine: Machine) -> None:
+    """Whoever deletes and unmounts in one breath: the records are written, the replication process is behind."""
+    files = make_files(machine, range(300))
+    await machine.drain()
+    async with machine.service() as service:
+        for name, number in files.items():
+            remove(machine, name, number)
+        await service.handle(messages.Retry())
+        assert await held(service, machine) == ""
+        await service.handle(messages.Drain(machine.log.position, 5.0))
+    assert set(machine.bucket()) == {""}
+
+
 async def test_flushing_a_directory_waits_for_its_deletions(machine: Machine) -> None:
     files = make_files(machine, range(3))
     await machine.drain()
