@@ -44,6 +44,7 @@ EXIT_CODE_BY_ERROR: Mapping[type[SessionFSError], int] = {
     errors.ConcurrentRequestError: FAILED,
     errors.StateLockedError: FAILED,
     errors.SessionAlreadyOwnedError: OWNED_ELSEWHERE,
+    errors.OwnershipLostError: OWNED_ELSEWHERE,
     errors.UnavailableError: STORE,
     errors.ThrottledError: STORE,
     errors.AccessError: STORE,

@@ -106,8 +106,16 @@ def _values(kind: object) -> str:
         return "true, false"
     if typing.get_origin(kind) is typing.Annotated:
         _base, meta = typing.get_args(kind)
-        return f"{meta.ge:,} or more" if meta.le is None else f"{meta.ge:,} to {meta.le:,}"
+        return _range_text(meta)
     return "list" if typing.get_origin(kind) is tuple else "text"
+
+
+def _range_text(meta: msgspec.Meta) -> str:
+    if meta.pattern is not None:
+        return "`" + meta.pattern.strip("^$()").replace("|", "`, `") + "`"
+    if meta.ge is None:
+        return f"above {meta.gt:,}" if meta.le is None else f"above {meta.gt:,}, at most {meta.le:,}"
+    return f"{meta.ge:,} or more" if meta.le is None else f"{meta.ge:,} to {meta.le:,}"
 
 
 def _command_section(name: str) -> Iterator[str]:

@@ -12,7 +12,9 @@ import msgspec
 from sessionfs.daemon.control.protocol import revived_error
 from sessionfs.daemon.launch.command import module_command, module_environment
 from sessionfs.daemon.mount_request import MountOutcome, MountRequest, Ready, frame, receive_frame
-from sessionfs.formats.link_messages import Failure
+from sessionfs.formats.link_messages import (
+    Failure,
+)
 from sessionfs.model.errors import InternalError
 
 _START_SECONDS = 150.0

@@ -14,7 +14,9 @@ import structlog
 from sessionfs.daemon.bootstrap import run_mount
 from sessionfs.daemon.log_setup import configure_logs
 from sessionfs.daemon.mount_request import MountOutcome, MountRequest, Ready, frame, receive_frame
-from sessionfs.formats.link_messages import failure_of
+from sessionfs.formats.link_messages import (
+    failure_of,
+)
 from sessionfs.model.errors import InternalError, SessionFSError
 from sessionfs.working_copy.layout import StateLayout
 

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from sessionfs.formats.link_messages import Failure
+from sessionfs.formats.link_messages import (
+    Failure,
+)
 from sessionfs.model.errors import SettingsError
 from sessionfs.model.settings import ReplicationSettings, Settings
 

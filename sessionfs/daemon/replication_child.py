@@ -25,7 +25,9 @@ from sessionfs.daemon.mount_request import (
     receive_frame,
 )
 from sessionfs.daemon.replication_client import ReplicationClient
-from sessionfs.formats.link_messages import Failure
+from sessionfs.formats.link_messages import (
+    Failure,
+)
 from sessionfs.model.clock import Clock
 from sessionfs.model.errors import InternalError, SessionFSError
 from sessionfs.replication.link import Handler, Link

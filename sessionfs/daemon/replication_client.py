@@ -19,10 +19,11 @@ from typing import TypeVar
 import msgspec
 import trio
 
+from sessionfs.formats.commit_messages import CommitAll
+from sessionfs.formats.link_message import Message, SessionRefreshed
 from sessionfs.formats.link_messages import (
     AnyMessage,
     Children,
-    CommitAll,
     ConflictList,
     Describe,
     Description,
@@ -39,13 +40,11 @@ from sessionfs.formats.link_messages import (
     ListEvents,
     ListSessions,
     LogGrew,
-    Message,
     OpenSession,
     RefreshSession,
     Retry,
     SessionFound,
     SessionNames,
-    SessionRefreshed,
     Status,
     Stop,
 )

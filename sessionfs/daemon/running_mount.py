@@ -184,7 +184,6 @@ class RunningMount:
 
     async def status(self) -> dict[str, object]:
         """Give the status document: the documented keys of ``status --json``, and more for people."""
-        mount = self._request.settings.mount
         document: dict[str, object] = {
             "mount": self._request.mount_point,
             "store": self._request.store_url,
@@ -192,7 +191,7 @@ class RunningMount:
             "supervisor_pid": None,
             "daemon_pid": os.getpid(),
             "replication_pid": self._child.pid or None,
-            "policy": mount.policy,
+            "policy": self._request.settings.filesystem.policy,
             "degraded": self._client.trouble,
             "sessions": [],
             "state_dir": self._request.state_root,

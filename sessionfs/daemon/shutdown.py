@@ -18,7 +18,9 @@ import trio
 from sessionfs.daemon.checks.unmount import busy_error, unmount
 from sessionfs.daemon.control.protocol import DrainResult, Progress
 from sessionfs.daemon.replication_client import ReplicationClient
-from sessionfs.formats.link_messages import Drained
+from sessionfs.formats.link_messages import (
+    Drained,
+)
 from sessionfs.model.errors import ConflictError, SessionFSError, UnavailableError
 
 _POLL_SECONDS = 0.2

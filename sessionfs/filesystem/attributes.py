@@ -16,7 +16,7 @@ from sessionfs.filesystem.permissions import READ, WRITE, Caller
 from sessionfs.filesystem.sessions_root import SessionsRoot
 from sessionfs.filesystem.volume import ACCESS_ACL, Attributes, Volume
 from sessionfs.formats.intent_records import Operation
-from sessionfs.formats.link_messages import Entry
+from sessionfs.formats.link_message import Entry
 
 OWN_PREFIX = b"user.sessionfs."
 CONTROL_NAME = b"user.sessionfs.control"

@@ -17,7 +17,10 @@ from sessionfs.filesystem.permissions import READ, SEARCH, WRITE, Caller
 from sessionfs.filesystem.sessions_root import SessionsRoot
 from sessionfs.filesystem.volume import Volume
 from sessionfs.formats.intent_records import Operation
-from sessionfs.formats.link_messages import Evict, ImageGrant
+from sessionfs.formats.link_messages import (
+    Evict,
+    ImageGrant,
+)
 from sessionfs.model.errors import NotFoundError
 from sessionfs.working_copy.writers import has_writer
 

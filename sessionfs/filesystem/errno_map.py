@@ -23,6 +23,7 @@ ERRNO_BY_ERROR: Mapping[type[SessionFSError], int] = {
     errors.ConcurrentRequestError: errno.EIO,
     errors.StateLockedError: errno.EBUSY,
     errors.SessionAlreadyOwnedError: errno.EROFS,
+    errors.OwnershipLostError: errno.EROFS,
     errors.UnavailableError: errno.EIO,
     errors.ThrottledError: errno.EIO,
     errors.AccessError: errno.EIO,

@@ -17,7 +17,10 @@ import stat
 from collections import deque
 from typing import TYPE_CHECKING
 
-from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER, Entry
+from sessionfs.formats.link_message import Entry
+from sessionfs.formats.link_messages import (
+    FIRST_REMOTE_NUMBER,
+)
 from sessionfs.model.names import CONTROL_DIRECTORY
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
 

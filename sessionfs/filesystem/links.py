@@ -16,7 +16,7 @@ from sessionfs.filesystem.permissions import SEARCH, WRITE, Caller
 from sessionfs.filesystem.sessions_root import SessionsRoot
 from sessionfs.filesystem.volume import Attributes, Volume
 from sessionfs.formats.intent_records import Operation
-from sessionfs.formats.link_messages import Entry
+from sessionfs.formats.link_message import Entry
 
 NOREPLACE, EXCHANGE = 1, 2
 """Flags of renameat2(2)."""

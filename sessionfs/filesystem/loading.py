@@ -23,7 +23,10 @@ from sessionfs.filesystem.hydration.placing import Unlocked, adorn, entry_of, re
 from sessionfs.filesystem.inodes import Directory, Node, Session, failure
 from sessionfs.filesystem.volume import Volume
 from sessionfs.formats.intent_records import Operation
-from sessionfs.formats.link_messages import Entry, Fetched
+from sessionfs.formats.link_message import Entry
+from sessionfs.formats.link_messages import (
+    Fetched,
+)
 from sessionfs.model.errors import SessionFSError
 
 _log = structlog.get_logger(__name__)

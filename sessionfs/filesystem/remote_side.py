@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sessionfs.formats.link_messages import Children, Description, Fetched, SessionFound, SessionRefreshed
+from sessionfs.formats.link_message import SessionRefreshed
+from sessionfs.formats.link_messages import (
+    Children,
+    Description,
+    Fetched,
+    SessionFound,
+)
 
 
 class RemoteSide(Protocol):

@@ -15,7 +15,7 @@ from sessionfs.filesystem.loading import Loading
 from sessionfs.filesystem.permissions import SEARCH, WRITE, Caller
 from sessionfs.filesystem.volume import Attributes, Volume
 from sessionfs.formats.intent_records import Operation
-from sessionfs.formats.link_messages import Entry
+from sessionfs.formats.link_message import Entry
 from sessionfs.model.errors import InvalidSessionIdError, UnavailableError
 from sessionfs.model.names import CONTROL_DIRECTORY, session_id_from_name
 

@@ -18,7 +18,7 @@ from sessionfs.filesystem.inodes import Directory, InodeTable, Node, Session, fa
 from sessionfs.filesystem.permissions import Caller, Groups, Permissions
 from sessionfs.filesystem.remote_side import RemoteSide
 from sessionfs.formats.intent_records import Operation
-from sessionfs.formats.link_messages import Entry
+from sessionfs.formats.link_message import Entry
 from sessionfs.model.clock import Clock
 from sessionfs.model.settings import FilesystemSettings
 from sessionfs.working_copy.intent_log import IntentLog

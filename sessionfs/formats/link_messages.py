@@ -10,8 +10,27 @@ import struct
 
 import msgspec
 
+from sessionfs.formats.commit_messages import (
+    Barrier,
+    BarrierHeld,
+    Commit,
+    CommitAll,
+    Committed,
+    FrozenAt,
+    FrozenImage,
+    GenerationNumbers,
+    ListGenerations,
+    Thaw,
+)
+from sessionfs.formats.link_message import Entry, Message, SessionRefreshed
+from sessionfs.formats.ownership_messages import Claim, Claimed, Release, ReleaseAll, SessionState
 from sessionfs.model import errors
-from sessionfs.model.errors import InternalError, SessionFSError
+from sessionfs.model.errors import (
+    InternalError,
+    OwnershipLostError,
+    SessionAlreadyOwnedError,
+    SessionFSError,
+)
 
 _LENGTH = struct.Struct("<I")
 LENGTH_BYTES = _LENGTH.size
@@ -19,41 +38,7 @@ FIRST_REMOTE_NUMBER = 1 << 62
 """Inode numbers from here on are given by the journal to what came from the bucket; smaller ones are the working copy's own."""
 
 
-class Message(msgspec.Struct, frozen=True, tag=True):
-    """Root of all messages; each class's name is its tag."""
-
-
 # --- what both sides speak of
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """One name in a directory that the bucket (also) knows.
-
-    Attributes:
-        name: The file name.
-        number: Inode number; from `FIRST_REMOTE_NUMBER` on unless it was made here.
-        present: Whether its bytes (or directory, or link) are in the working copy.
-        mode: As in ``st_mode``.
-        uid: Owner.
-        gid: Group.
-        size_bytes: Length.
-        mtime_ns: Modification time.
-        nlink: Number of names.
-        target: A symlink's text.
-        xattrs: Extended attributes to set when it is made in the working copy.
-    """
-
-    name: bytes
-    number: int
-    present: bool
-    mode: int
-    uid: int
-    gid: int
-    size_bytes: int
-    mtime_ns: int
-    nlink: int = 1
-    target: bytes = b""
-    xattrs: dict[bytes, bytes] = {}
 
 
 # --- daemon to replication
@@ -79,12 +64,16 @@ class SessionFound(Message, frozen=True):
     Attributes:
         exists: Whether the bucket (or the journal) has it.
         root: The root directory, when it exists.
-        foreign: Nothing was written here since it was last released: another host may change it.
+        foreign: This host does not own it: another host may change it.
+        owned: This host owns it, and may change it without a claim.
+        read_only: It is a generation of the past.
     """
 
     exists: bool
     root: Entry | None = None
     foreign: bool = True
+    owned: bool = False
+    read_only: bool = False
 
 
 class ListSessions(Message, frozen=True):
@@ -115,25 +104,6 @@ class RefreshSession(Message, frozen=True):
 
     session: str
     log_position: int
-
-
-class SessionRefreshed(Message, frozen=True):
-    """Reply to `RefreshSession`.
-
-    Attributes:
-        directories: Directories whose names changed.
-        files: Files whose bytes or attributes changed, and links and directories that changed or went: what is here of
-            them is old.
-        foreign: As in `SessionFound`.
-        attributes: Directories that are here and have other attributes now, as they must be.
-        paths: A path, session first, of everything in `files` and `attributes`.
-    """
-
-    directories: list[int]
-    files: list[int]
-    foreign: bool
-    attributes: list[Entry] = []
-    paths: dict[int, bytes] = {}
 
 
 class Fetch(Message, frozen=True):
@@ -276,10 +246,17 @@ class Drained(Message, frozen=True):
     stuck_files: int = 0
 
 
-class CommitAll(Message, frozen=True):
-    """Write a manifest of every drained session that changed, and give them back. Reply: `Done`."""
+class ResolveConflict(Message, frozen=True):
+    """Settle bytes kept aside. Reply: `Done`.
 
-    trigger: str
+    Attributes:
+        key: Where they are.
+        take: ``theirs`` replaces the file by them, ``ours`` keeps the file; both end the conflict.
+        log_position: Operations that must be known.
+    """
+
+    key: str
+    take: str
     log_position: int
 
 
@@ -300,6 +277,7 @@ class Conflict(msgspec.Struct, frozen=True):
         key: Where the bytes are in the bucket.
         kept_at: Time of the event.
         holder: Who wrote the bytes kept aside, "unknown" for another tool.
+        reason: Why they were kept aside, in a few words.
     """
 
     session: str
@@ -307,6 +285,7 @@ class Conflict(msgspec.Struct, frozen=True):
     key: str
     kept_at: str
     holder: str
+    reason: str = ""
 
 
 class ConflictList(Message, frozen=True):
@@ -421,18 +400,22 @@ class Failure(Message, frozen=True):
         kind: Name of the error's class.
         message: Its message.
         remedy: Its remedy.
+        holder: Of an error about ownership.
     """
 
     kind: str
     message: str
     remedy: str = ""
+    holder: str = ""
 
 
 AnyMessage = (
     OpenSession | SessionFound | ListSessions | SessionNames | ListChildren | Children | RefreshSession
-    | SessionRefreshed | Fetch | Fetched | Flush | Describe | Description | LogGrew | GetStatus | Status | Drain
-    | Drained | CommitAll | Retry | ListConflicts | ConflictList | ListEvents | EventList | Stop | Done | BeginImage
-    | EndImage | ImageGrant | Evict | Evicted | LogConsumed | Failure
+    | SessionRefreshed | Claim | Claimed | Release | ReleaseAll | SessionState | Fetch | Fetched | Flush | Describe
+    | Description | LogGrew | GetStatus | Status | Drain | Drained | CommitAll | Commit | Committed | ListGenerations
+    | GenerationNumbers | Retry | ListConflicts | ConflictList | ResolveConflict | ListEvents | EventList | Stop | Done
+    | BeginImage | EndImage | ImageGrant | Barrier | BarrierHeld | FrozenImage | FrozenAt | Thaw | Evict | Evicted
+    | LogConsumed | Failure
 )  # fmt: skip
 
 
@@ -473,12 +456,15 @@ def decode(payload: bytes) -> Envelope:
 
 def failure_of(error: SessionFSError) -> Failure:
     """Give the message of an error."""
-    return Failure(kind=type(error).__name__, message=error.message, remedy=error.remedy)
+    holder = getattr(error, "holder", "")
+    return Failure(kind=type(error).__name__, message=error.message, remedy=error.remedy, holder=holder)
 
 
 def error_of(failure: Failure) -> SessionFSError:
     """Give the error of a message; classes with more fields come back as their nearest plain ancestor."""
     kind = getattr(errors, failure.kind, None)
+    if isinstance(kind, type) and issubclass(kind, SessionAlreadyOwnedError | OwnershipLostError):
+        return kind(failure.message, holder=failure.holder, remedy=failure.remedy)
     candidates = kind.__mro__ if isinstance(kind, type) and issubclass(kind, SessionFSError) else ()
     for candidate in candidates:
         try:

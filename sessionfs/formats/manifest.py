@@ -8,6 +8,7 @@ its first bytes say (so it also opens where a client has undone the content enco
 * An entry with a token had a live object with that token; a file or symlink without one has its bytes under
   ``sessions/<id>.objects/`` (no key can be its own). A directory without one has no marker.
 * Paths with the same ``link_group`` other than 0 are one file.
+* ``blocks`` has a sha256 for each 8 MiB of a longer file; shorter files do not have the field.
 
 The older layout ``{"generation": n, "paths": [...]}`` is read as format 0: a set of paths without digests.
 """
@@ -34,11 +35,14 @@ COMPRESS_ABOVE_BYTES = 1 << 20
 MAX_DECODED_BYTES = 1 << 30
 """A manifest that unpacks to more is refused: about five million files."""
 ZSTD = "zstd"
+BLOCK_BYTES = 8 << 20
+"""Files longer than this carry one sha256 for each block of this length, so that a part verifies alone."""
 
 EntryType = Literal["file", "directory", "symlink"]
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _SHA256 = re.compile(r"[0-9a-f]{64}|")
+_BLOCK_SHA256 = re.compile(r"[0-9a-f]{64}")
 _KINDS: dict[EntryType, int] = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "symlink": stat.S_IFLNK}
 
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -63,6 +67,7 @@ class ManifestEntry:
         xattrs: Extended attributes.
         target: A symlink's text.
         link_group: Equal for all names of one file; 0 for a file with one name.
+        blocks: sha256 of each `BLOCK_BYTES` of a file that is longer than one block, the last one shorter; else empty.
     """
 
     path: bytes
@@ -76,6 +81,7 @@ class ManifestEntry:
     xattrs: Mapping[bytes, bytes] = field(default_factory=dict)
     target: bytes = b""
     link_group: int = 0
+    blocks: tuple[str, ...] = ()
 
     @property
     def type(self) -> EntryType:
@@ -94,8 +100,8 @@ class Manifest:
         previous: The generation before, 0 for none.
         created_at: Time as text.
         trigger: What asked for the commit.
-        epoch: The owner's epoch, 0 before ownership exists.
-        holder: The owner, "" before ownership exists.
+        epoch: The owner's epoch, 0 in a manifest of a version without ownership.
+        holder: The owner, "" in a manifest of a version without ownership.
         recovery: ``live``: newer live objects belong to the session; ``committed``: only this generation does.
         removed: The session was removed.
         format: `FORMAT`, or `OLDER_FORMAT` for a set of paths without digests.
@@ -127,6 +133,7 @@ class _WireEntry(msgspec.Struct, frozen=True, kw_only=True):
     xattrs: dict[str, str] = {}
     target: str = ""
     link_group: _Natural = 0
+    blocks: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _WireManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,6 +240,7 @@ def _wire_entry(entry: ManifestEntry) -> _WireEntry:
         xattrs=extended_attributes.encode_values(entry.xattrs),
         target=extended_attributes.encode_text(entry.target),
         link_group=entry.link_group,
+        blocks=list(entry.blocks) if entry.blocks else msgspec.UNSET,
     )
 
 
@@ -244,6 +252,11 @@ def _entry(wire: _WireEntry, key: str) -> ManifestEntry:
         raise CorruptDataError(f"{key} calls {wire.path!r} a {wire.type}, but its mode says otherwise")
     if not _SHA256.fullmatch(wire.sha256):
         raise CorruptDataError(f"{key} has no sha256 at {wire.path!r}")
+    blocks = () if wire.blocks is msgspec.UNSET else tuple(wire.blocks)
+    if blocks and (
+        len(blocks) != -(-wire.size // BLOCK_BYTES) or not all(map(_BLOCK_SHA256.fullmatch, blocks))
+    ):
+        raise CorruptDataError(f"{key} has other blocks at {wire.path!r} than its length says")
     return ManifestEntry(
         path=path,
         mode=wire.mode,
@@ -256,6 +269,7 @@ def _entry(wire: _WireEntry, key: str) -> ManifestEntry:
         xattrs=extended_attributes.decode_values(wire.xattrs, key),
         target=extended_attributes.decode_text(wire.target),
         link_group=wire.link_group,
+        blocks=blocks,
     )
 
 

@@ -15,7 +15,8 @@ Branches say what a caller must do, not where the error came from::
     │   ├── PreconditionFailedError
     │   ├── ConcurrentRequestError
     │   ├── StateLockedError
-    │   └── SessionAlreadyOwnedError
+    │   ├── SessionAlreadyOwnedError
+    │   └── OwnershipLostError
     ├── UnavailableError           try again later; nothing is known to have changed
     │   └── ThrottledError
     ├── AccessError                credentials, permissions, region: a person must act
@@ -120,6 +121,20 @@ class SessionAlreadyOwnedError(ConflictError):
     """
 
     def __init__(self, message: str, *, holder: str, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.holder = holder
+
+
+class OwnershipLostError(ConflictError):
+    """This host owned the session and no longer does; nothing was written.
+
+    Args:
+        message: One line that names the session.
+        holder: Who owns it now, "" when unknown.
+        remedy: What a person can do.
+    """
+
+    def __init__(self, message: str, *, holder: str = "", remedy: str = "") -> None:
         super().__init__(message, remedy=remedy)
         self.holder = holder
 

@@ -6,9 +6,13 @@ Layout (all below the store's prefix)::
     sessions/<id>/<dir>/                         the marker of a directory, for every directory; sessions/<id>/ is the root's
     sessions/<id>.manifest/manifest.json         manifest of the newest generation
     sessions/<id>.manifest/<10 digits>.json      every retained generation
+    sessions/<id>.manifest/retired/<10 digits>.json   generations on their way out
+    sessions/<id>.owner/owner.json               who may write the session
     sessions/<id>.snapshot.json                  commit marker
     sessions/<id>.objects/<aa>/<sha256>          bytes without a live object of their own
+    sessions/<id>.objects/<aa>/<sha256>.alias    first bytes of such an object that a generation names
     sessions/<id>.conflicts/<path>/<stamp>-<holder>   bytes kept aside
+    hosts/<holder>.json                          beat of one daemon that owns sessions
     probe/<random>                               scratch of the store probe
 
 Keys are checked here before any store is called: ``/``-separated, no empty, ``.`` or ``..`` segment, no ``\``, no
@@ -17,6 +21,7 @@ control character, at most 1024 bytes of UTF-8.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from sessionfs.model import names
@@ -26,7 +31,11 @@ from sessionfs.model.names import SessionId
 MAX_KEY_BYTES = 1024
 SESSIONS_PREFIX = "sessions/"
 PROBE_PREFIX = "probe/"
+HOSTS_PREFIX = "hosts/"
 _SHA256_HEX_LENGTH = 64
+_GENERATION = re.compile(r"(\d{10,19})\.json")
+_CONTENT = re.compile(r"([0-9a-f]{2})/([0-9a-f]{64})(\.alias)?")
+_CONFLICT = re.compile(r"(?P<stamp>\d{8}T\d{6}\.\d{6}Z)-(?P<holder>.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +174,35 @@ def generation_key(session: SessionId, generation: int) -> str:
     return f"{manifest_prefix(session)}{generation:010d}.json"
 
 
+def retired_prefix(session: SessionId) -> str:
+    """Prefix of the generations that are on their way out."""
+    return f"{manifest_prefix(session)}retired/"
+
+
+def retired_key(session: SessionId, generation: int) -> str:
+    """Key of a generation's manifest on its way out."""
+    return f"{retired_prefix(session)}{generation:010d}.json"
+
+
+def parse_generation_key(session: SessionId, key: str) -> int | None:
+    """Number of the generation whose manifest has this key, retired or not; None for any other key."""
+    rest = key.removeprefix(manifest_prefix(session))
+    if rest == key:
+        return None
+    found = _GENERATION.fullmatch(rest.removeprefix("retired/"))
+    return int(found.group(1)) if found else None
+
+
+def owner_key(session: SessionId) -> str:
+    """Key of a session's ownership record."""
+    return f"{SESSIONS_PREFIX}{session}.owner/owner.json"
+
+
+def beat_key(holder: str) -> str:
+    """Key of the beat of one daemon."""
+    return f"{HOSTS_PREFIX}{holder}.json"
+
+
 def commit_marker_key(session: SessionId) -> str:
     """Key of the marker of the last commit."""
     return f"{SESSIONS_PREFIX}{session}.snapshot.json"
@@ -180,6 +218,25 @@ def content_key(session: SessionId, sha256: str) -> str:
     if len(sha256) != _SHA256_HEX_LENGTH:
         raise InvalidKeyError(f"{sha256!r} is no sha256")
     return f"{SESSIONS_PREFIX}{session}.objects/{sha256[:2]}/{sha256}"
+
+
+def objects_prefix(session: SessionId) -> str:
+    """Prefix of everything that is kept by its content."""
+    return f"{SESSIONS_PREFIX}{session}.objects/"
+
+
+def alias_key(session: SessionId, sha256: str) -> str:
+    """Key of the note that says which object's first bytes have this sum."""
+    return f"{content_key(session, sha256)}.alias"
+
+
+def parse_content_key(session: SessionId, key: str) -> tuple[str, bool] | None:
+    """Sum that a key below ``.objects/`` is for, and whether the key is an alias; None for any other key."""
+    rest = key.removeprefix(objects_prefix(session))
+    found = _CONTENT.fullmatch(rest) if rest != key else None
+    if found is None or not found.group(2).startswith(found.group(1)):
+        return None
+    return found.group(2), found.group(3) is not None
 
 
 def conflict_key(live: str, *, stamp: str, holder: str) -> str:

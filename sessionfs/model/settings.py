@@ -44,6 +44,11 @@ class FilesystemSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         eager: Fetch a session whole before it is shown.
         prefetch: Fetch remote files in the background once a session was opened, small ones first.
         sessions: Only these sessions are shown; empty for all.
+        policy: What a failed commit means for programs: ``degrade`` lets them go on, ``strict`` refuses opens for writing with EIO until
+            a commit succeeds.
+        turn_globs: Files in which a line that matches `turn_pattern` ends a turn: its write returns after a commit.
+        turn_pattern: Regular expression for such a line.
+        freeze_copy_bytes: A file longer than this that changes during a commit is copied at its beginning, with programs waiting.
     """
 
     cache_timeout_seconds: Seconds = 300.0
@@ -56,6 +61,10 @@ class FilesystemSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     eager: bool = False
     prefetch: bool = False
     sessions: tuple[str, ...] = ()
+    policy: Literal["degrade", "strict"] = "degrade"
+    turn_globs: tuple[str, ...] = ()
+    turn_pattern: str = r'"type"\s*:\s*"turn[._](?:end|ended|complete|completed)"'
+    freeze_copy_bytes: Bytes = 1024 * _MIB
 
 
 class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,6 +88,14 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
         private_globs: Paths that are 0600 on a host that hydrates them.
         cache_limit_bytes: Evict clean files when the working copy is larger, or its disk is nearly full; 0 never evicts.
         single_host: Accept a store that cannot refuse a second writer.
+        snapshot_interval_seconds: Sessions that changed are committed this often; 0 for never.
+        keep_generations: Generations that ``gc`` keeps.
+        recovery: What a host that hydrates takes over: ``live``, also what was uploaded after the last commit; ``committed``, only that
+            commit. The end-of-turn rule sets ``committed`` for its session.
+        at: What this mount hydrates: ``auto`` as the manifest says, ``live``, ``committed``, or the number of a generation (read-only).
+        beat_interval_seconds: How often a daemon that owns sessions says that it lives.
+        lease_seconds: How long a beat must stand still before another host may take over.
+        immutable_globs: Files that never change once they are closed: uploaded at once, and trusted when a listing shows their length.
     """
 
     upload_delay_seconds: Seconds = 1.0
@@ -98,6 +115,13 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     private_globs: tuple[str, ...] = ("vm/token",)
     cache_limit_bytes: Bytes = 0
     single_host: bool = False
+    snapshot_interval_seconds: Seconds = 300.0
+    keep_generations: Count = 20
+    recovery: Literal["live", "committed"] = "live"
+    at: Annotated[str, msgspec.Meta(pattern=r"^(auto|live|committed|[1-9][0-9]{0,9})$")] = "auto"
+    beat_interval_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
+    lease_seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 60.0
+    immutable_globs: tuple[str, ...] = ("blobs/??/*", "journal/*-[0-9][0-9][0-9].jsonl.zst")
 
 
 class MountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,14 +130,12 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes:
         store: URL of the store; "" for the embedded default.
         state_dir: Where working copies and journals live; "" for the default of the platform.
-        policy: What a failed commit means for programs.
         shutdown_budget_seconds: How long SIGTERM may take to bring owed files away.
         log_level: ``debug``, ``info``, ``warning`` or ``error``.
     """
 
     store: str = ""
     state_dir: str = ""
-    policy: Literal["degrade", "strict"] = "degrade"
     shutdown_budget_seconds: Seconds = 10.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

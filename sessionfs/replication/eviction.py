@@ -23,7 +23,9 @@ import structlog
 import trio
 
 from sessionfs.formats import extended_attributes
-from sessionfs.formats.link_messages import Evict
+from sessionfs.formats.link_messages import (
+    Evict,
+)
 from sessionfs.model import keys
 from sessionfs.model.errors import SessionFSError
 from sessionfs.model.settings import ReplicationSettings
@@ -31,8 +33,9 @@ from sessionfs.replication.hydration.fan_out import for_each
 from sessionfs.replication.trio_store import READ_TRIES, TrioStore, write_id_of
 from sessionfs.replication.uploads.working_files import WorkingFiles, identity_of
 from sessionfs.working_copy.exclusions import Exclusions
+from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.layout import StateLayout
-from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
+from sessionfs.working_copy.upload_journal import UploadJournal
 
 _log = structlog.get_logger("sessionfs.eviction")
 

@@ -25,9 +25,10 @@ from sessionfs.replication.trio_store import Landed, TrioStore
 from sessionfs.stores.base import ObjectMetadata, Unconditional
 from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.journal_tree import Node, SessionRow
+from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.layout import StateLayout
 from sessionfs.working_copy.open_below import short_path
-from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
+from sessionfs.working_copy.upload_journal import UploadJournal
 
 _CHUNK_BYTES = 4 << 20
 _SINGLE_PUT_BYTES = 64 << 20

@@ -16,7 +16,11 @@ import msgspec
 import trio
 
 from sessionfs.formats import extended_attributes
-from sessionfs.formats.link_messages import Entry, Fetched, SessionFound, SessionRefreshed
+from sessionfs.formats.link_message import Entry, SessionRefreshed
+from sessionfs.formats.link_messages import (
+    Fetched,
+    SessionFound,
+)
 from sessionfs.model import keys, names
 from sessionfs.model.clock import Clock
 from sessionfs.model.errors import (
@@ -39,8 +43,9 @@ from sessionfs.replication.trio_store import READ_TRIES, TrioStore
 from sessionfs.replication.uploads.conflicts import RaiseEvent
 from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.journal_tree import Node
+from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
-from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
+from sessionfs.working_copy.upload_journal import UploadJournal
 
 MOVES = 3
 """How often a fetch follows an object that another host replaces meanwhile."""

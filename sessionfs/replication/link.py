@@ -16,7 +16,13 @@ import structlog
 import trio
 
 from sessionfs.formats import link_messages
-from sessionfs.formats.link_messages import LENGTH_BYTES, AnyMessage, Envelope, Failure, Message
+from sessionfs.formats.link_message import Message
+from sessionfs.formats.link_messages import (
+    LENGTH_BYTES,
+    AnyMessage,
+    Envelope,
+    Failure,
+)
 from sessionfs.model.errors import InternalError, SessionFSError, UnavailableError
 
 Handler = Callable[[AnyMessage], Awaitable[AnyMessage]]

@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 import stat
 
-from sessionfs.formats.link_messages import Description, Drained, SessionStatus, Status
+from sessionfs.formats.link_messages import (
+    Description,
+    Drained,
+    SessionStatus,
+    Status,
+)
 from sessionfs.model import keys, names
 from sessionfs.model.clock import Clock
 from sessionfs.replication.trio_store import TrioStore

@@ -16,7 +16,12 @@ import structlog
 import trio
 
 from sessionfs.formats import link_messages as messages
-from sessionfs.formats.link_messages import AnyMessage, ImageGrant
+from sessionfs.formats.commit_messages import CommitAll
+from sessionfs.formats.link_message import Message
+from sessionfs.formats.link_messages import (
+    AnyMessage,
+    ImageGrant,
+)
 from sessionfs.model import clock as clocks
 from sessionfs.model import keys
 from sessionfs.model.clock import Clock
@@ -129,7 +134,7 @@ class ReplicationService:
         self._log_grew = trio.Event()
         self._handlers = self._handler_table()
 
-    def _handler_table(self) -> dict[type[messages.Message], Callable[..., Awaitable[AnyMessage]]]:
+    def _handler_table(self) -> dict[type[Message], Callable[..., Awaitable[AnyMessage]]]:
         return {
             messages.OpenSession: self._open_session,
             messages.ListSessions: self._list_sessions,
@@ -141,7 +146,7 @@ class ReplicationService:
             messages.LogGrew: self._note_growth,
             messages.GetStatus: self._status,
             messages.Drain: self._drain,
-            messages.CommitAll: self._commit_all,
+            CommitAll: self._commit_all,
             messages.Retry: self._retry,
             messages.ListConflicts: self._list_conflicts,
             messages.ListEvents: self._list_events,
@@ -385,7 +390,7 @@ class ReplicationService:
         await self._uploader.drain(message.seconds)
         return self._reporting.drained()
 
-    async def _commit_all(self, message: messages.CommitAll) -> AnyMessage:
+    async def _commit_all(self, message: CommitAll) -> AnyMessage:
         await self._catch_up(message.log_position)
         first: SessionFSError | None = None
         for row in self._journal.sessions():

@@ -10,14 +10,13 @@ from collections.abc import Callable
 import msgspec
 import trio
 
+from sessionfs.formats.link_message import Entry, SessionRefreshed
 from sessionfs.formats.link_messages import (
     FIRST_REMOTE_NUMBER,
     Children,
     Description,
-    Entry,
     Fetched,
     SessionFound,
-    SessionRefreshed,
 )
 from sessionfs.model.errors import SessionFSError, UnavailableError
 from sessionfs.working_copy.layout import StateLayout

@@ -6,7 +6,9 @@ One writer: the replication process. The daemon never opens it. Losing it loses 
 * ``nodes`` has one row per inode, so that a hard-linked file is one body under several keys. Attributes here count only
   while ``present`` is 0 (no bytes on this disk); otherwise the working copy has them. ``clean_*`` is the identity of the bytes that
   ``sha256`` is of.
-* ``objects`` is what the bucket is known to hold, by key.
+* ``objects`` is what the bucket is known to hold, by key. ``named`` says that the newest generation, or a commit under way, names this
+  content: it is copied aside before it goes. ``prefixes`` has the shorter contents of the same key that generations name.
+* ``blocks`` has the sums of the 8 MiB blocks of long contents, 32 bytes each, by the sum of the whole.
 * ``work`` is the keys whose object may differ from the tree. A row says *look at this key*, not what to do: what is wanted
   is read from the tree when the key's turn comes, so any order of crashes and repetitions ends in the same bucket.
 * ``attempts`` is the puts that were sent and whose outcome is not known, or was settled as not landed within the last hour.
@@ -19,7 +21,7 @@ import sqlite3
 
 from sessionfs.model.errors import CorruptDataError, UnsupportedFormatError
 
-VERSION = 1
+VERSION = 2
 
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -31,7 +33,14 @@ CREATE TABLE sessions (
     changed INTEGER NOT NULL DEFAULT 0,
     generation INTEGER NOT NULL DEFAULT 0,
     manifest_token TEXT NOT NULL DEFAULT '',
-    committed_at TEXT NOT NULL DEFAULT ''
+    committed_at TEXT NOT NULL DEFAULT '',
+    epoch INTEGER NOT NULL DEFAULT 0,
+    owner_state TEXT NOT NULL DEFAULT '',
+    owner_token TEXT NOT NULL DEFAULT '',
+    holder TEXT NOT NULL DEFAULT '',
+    recovery TEXT NOT NULL DEFAULT '',
+    turn INTEGER NOT NULL DEFAULT 0,
+    tree_of INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE TABLE nodes (
     number INTEGER PRIMARY KEY,
@@ -63,10 +72,17 @@ CREATE TABLE objects (
     sha256 TEXT NOT NULL,
     size INTEGER NOT NULL,
     mode INTEGER NOT NULL, uid INTEGER NOT NULL, gid INTEGER NOT NULL, mtime_ns INTEGER NOT NULL,
-    lineage TEXT NOT NULL
+    lineage TEXT NOT NULL,
+    epoch INTEGER NOT NULL DEFAULT 0,
+    named INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX objects_by_number ON objects (number);
 CREATE INDEX objects_by_sha256 ON objects (sha256);
+CREATE TABLE prefixes (
+    key TEXT NOT NULL, sha256 TEXT NOT NULL, size INTEGER NOT NULL,
+    PRIMARY KEY (key, sha256, size)
+) WITHOUT ROWID;
+CREATE TABLE blocks (sha256 TEXT PRIMARY KEY, hashes BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE work (
     key TEXT PRIMARY KEY,
     session TEXT NOT NULL,
@@ -86,10 +102,29 @@ CREATE TABLE attempts (
 CREATE INDEX attempts_by_key ON attempts (key);
 CREATE TABLE conflicts (
     key TEXT PRIMARY KEY, session TEXT NOT NULL, path BLOB NOT NULL, live_key TEXT NOT NULL,
-    kept_at TEXT NOT NULL, holder TEXT NOT NULL
+    kept_at TEXT NOT NULL, holder TEXT NOT NULL, reason TEXT NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
 CREATE TABLE events (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, at TEXT NOT NULL, fields TEXT NOT NULL);
 """
+
+_FROM_VERSION_1 = """
+ALTER TABLE sessions ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE sessions ADD COLUMN owner_state TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN owner_token TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN holder TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN recovery TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE sessions ADD COLUMN tree_of INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE objects ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE objects ADD COLUMN named INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE conflicts ADD COLUMN reason TEXT NOT NULL DEFAULT '';
+CREATE TABLE prefixes (
+    key TEXT NOT NULL, sha256 TEXT NOT NULL, size INTEGER NOT NULL,
+    PRIMARY KEY (key, sha256, size)
+) WITHOUT ROWID;
+CREATE TABLE blocks (sha256 TEXT PRIMARY KEY, hashes BLOB NOT NULL) WITHOUT ROWID;
+"""
+# Any object of version 1 may be named by the newest manifest: too many copies are better than one too few.
 
 
 def open_journal(path: str) -> tuple[sqlite3.Connection, bool]:
@@ -114,6 +149,9 @@ def open_journal(path: str) -> tuple[sqlite3.Connection, bool]:
         if fresh:
             connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
         (found,) = connection.execute("PRAGMA user_version").fetchone()
+        if found == 1:
+            connection.executescript(f"BEGIN; {_FROM_VERSION_1} PRAGMA user_version = {VERSION}; COMMIT;")
+            found = VERSION
     except sqlite3.DatabaseError as problem:
         connection.close()
         raise CorruptDataError(

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sessionfs.formats import extended_attributes
-from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER, Entry
+from sessionfs.formats.link_message import Entry
+from sessionfs.formats.link_messages import (
+    FIRST_REMOTE_NUMBER,
+)
 from sessionfs.model import keys
 from sessionfs.model.clock import Clock
 from sessionfs.model.names import SessionId
@@ -94,6 +97,13 @@ class SessionRow:
         generation: The newest generation known, 0 for none.
         manifest_token: Token of ``manifest.json``, "" for none.
         committed_at: Time of the last commit as text, "" for none.
+        epoch: Of the newest acquisition known, ours or another's.
+        owner_state: ``held`` by us, ``released`` by us, ``lost`` to another; "" when it was never ours.
+        owner_token: Token of the ownership record as it was last seen.
+        holder: In that record.
+        recovery: What the next manifest says of it; "" for the setting's.
+        turn: The program's turns so far.
+        tree_of: Of which generation this is a read-only tree; 0 for the session itself.
     """
 
     id: SessionId
@@ -104,13 +114,23 @@ class SessionRow:
     generation: int
     manifest_token: str
     committed_at: str
+    epoch: int = 0
+    owner_state: str = ""
+    owner_token: str = ""
+    holder: str = ""
+    recovery: str = ""
+    turn: int = 0
+    tree_of: int = 0
 
 
 _NODE = (
     "number, mode, uid, gid, size, mtime_ns, present, reserved, target, xattrs, writers, sha256,"
     " clean_size, clean_mtime_ns, clean_ctime_ns"
 )
-_SESSION = "id, root, known, written, changed, generation, manifest_token, committed_at"
+_SESSION = (
+    "id, root, known, written, changed, generation, manifest_token, committed_at, epoch, owner_state, owner_token,"
+    " holder, recovery, turn, tree_of"
+)
 
 
 def _node(row: tuple[Any, ...]) -> Node:
@@ -419,7 +439,5 @@ class JournalTree:
 
 
 def _session(row: tuple[Any, ...]) -> SessionRow:
-    session, root, known, written, changed, generation, token, committed_at = row
-    return SessionRow(
-        session, root, bool(known), bool(written), bool(changed), generation, token, committed_at
-    )
+    session, root, known, written, changed, *others = row
+    return SessionRow(session, root, bool(known), bool(written), bool(changed), *others)

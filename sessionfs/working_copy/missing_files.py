@@ -11,7 +11,8 @@ from dataclasses import replace
 from sessionfs.model import keys, names
 from sessionfs.model.names import SessionId
 from sessionfs.working_copy.journal_tree import Node
-from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
+from sessionfs.working_copy.known_content import KnownObject
+from sessionfs.working_copy.upload_journal import UploadJournal
 
 
 class MissingFiles:

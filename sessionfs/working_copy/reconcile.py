@@ -17,7 +17,9 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER
+from sessionfs.formats.link_messages import (
+    FIRST_REMOTE_NUMBER,
+)
 from sessionfs.model import keys, names
 from sessionfs.model.errors import InvalidSessionIdError
 from sessionfs.model.names import SessionId

@@ -9,46 +9,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sessionfs.formats.link_messages import Conflict, Event
+from sessionfs.formats.link_messages import (
+    Conflict,
+    Event,
+)
 from sessionfs.model import keys, names
 from sessionfs.model.clock import utc_text
-from sessionfs.working_copy.journal_tree import JournalTree
+from sessionfs.working_copy.known_content import KnownContent
 
 MAX_EVENTS = 10_000
 _EVENTS_BETWEEN_CUTS = 1024
-_OBJECT = "key, number, token, write_id, sha256, size, mode, uid, gid, mtime_ns, lineage"
 _WORK = "key, session, first_owed_ns, changed_ns, not_before_ns, version, tries, state, reason, held"
-
-
-@dataclass(frozen=True, slots=True)
-class KnownObject:
-    """What the bucket is known to hold under a key.
-
-    Attributes:
-        key: The key.
-        number: Inode whose content it is; 0 for another tool's.
-        token: The store's name of this state.
-        write_id: Of the attempt that wrote it, "" for another tool's.
-        sha256: "" when unknown.
-        size_bytes: Length.
-        mode: As in ``st_mode``.
-        uid: Owner.
-        gid: Group.
-        mtime_ns: Modification time.
-        lineage: Stays while the object only grows.
-    """
-
-    key: str
-    number: int
-    token: str
-    write_id: str
-    sha256: str
-    size_bytes: int
-    mode: int
-    uid: int
-    gid: int
-    mtime_ns: int
-    lineage: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,69 +68,13 @@ class WorkSummary:
     sample: tuple[str, ...]
 
 
-class UploadJournal(JournalTree):
-    """The journal of one state directory: `JournalTree`, and what is known and owed.
+class UploadJournal(KnownContent):
+    """The journal of one state directory: the tree, what the bucket holds, and what is owed.
 
     Args:
         path: The database file.
         clock: Gives events their time.
     """
-
-    # --- the bucket
-
-    def object(self, key: str) -> KnownObject | None:
-        """What the bucket is known to hold under a key."""
-        row = self._database.execute(f"SELECT {_OBJECT} FROM objects WHERE key = ?", (key,)).fetchone()
-        return KnownObject(*row) if row else None
-
-    def put_object(self, known: KnownObject) -> None:
-        """Record what the bucket holds under a key."""
-        self._database.execute(
-            "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                known.key,
-                known.number,
-                known.token,
-                known.write_id,
-                known.sha256,
-                known.size_bytes,
-                known.mode,
-                known.uid,
-                known.gid,
-                known.mtime_ns,
-                known.lineage,
-            ),
-        )
-
-    def drop_object(self, key: str) -> None:
-        """Record that the bucket holds nothing under a key."""
-        self._database.execute("DELETE FROM objects WHERE key = ?", (key,))
-
-    def objects_of(self, number: int) -> list[KnownObject]:
-        """Objects whose content is an inode's."""
-        rows = self._database.execute(f"SELECT {_OBJECT} FROM objects WHERE number = ?", (number,)).fetchall()
-        return [KnownObject(*row) for row in rows]
-
-    def objects_with(self, sha256: str) -> list[KnownObject]:
-        """Objects that hold these bytes."""
-        rows = self._database.execute(
-            f"SELECT {_OBJECT} FROM objects WHERE sha256 = ? LIMIT 4", (sha256,)
-        ).fetchall()
-        return [KnownObject(*row) for row in rows]
-
-    def objects_below(self, prefix: str) -> list[KnownObject]:
-        """Objects whose key starts with a prefix that ends in a slash."""
-        rows = self._database.execute(
-            f"SELECT {_OBJECT} FROM objects WHERE key >= ? AND key < ?", (prefix, prefix[:-1] + "0")
-        ).fetchall()
-        return [KnownObject(*row) for row in rows]
-
-    def count_objects(self, prefix: str) -> int:
-        """How many objects have a key that starts with a prefix that ends in a slash."""
-        row = self._database.execute(
-            "SELECT count(*) FROM objects WHERE key >= ? AND key < ?", (prefix, prefix[:-1] + "0")
-        ).fetchone()
-        return int(row[0])
 
     # --- what is owed
 
@@ -338,21 +253,25 @@ class UploadJournal(JournalTree):
 
     # --- conflicts and events
 
-    def add_conflict(self, key: str, *, live_key: str, holder: str) -> None:
+    def add_conflict(self, key: str, *, live_key: str, holder: str, reason: str = "") -> None:
         """Record bytes kept aside."""
         live = keys.parse_live_key(live_key)
         session, path = (live.session, live.path) if live else ("", live_key.encode())
         self._database.execute(
-            "INSERT OR REPLACE INTO conflicts VALUES (?, ?, ?, ?, ?, ?)",
-            (key, session, path, live_key, utc_text(self._clock.wall_ns()), holder),
+            "INSERT OR REPLACE INTO conflicts VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (key, session, path, live_key, utc_text(self._clock.wall_ns()), holder, reason),
         )
 
     def conflicts(self) -> list[Conflict]:
         """Bytes kept aside, oldest first."""
         rows = self._database.execute(
-            "SELECT session, path, key, kept_at, holder FROM conflicts ORDER BY kept_at"
+            "SELECT session, path, key, kept_at, holder, reason FROM conflicts ORDER BY kept_at"
         ).fetchall()
-        return [Conflict(row[0], names.display(row[1]), row[2], row[3], row[4]) for row in rows]
+        return [Conflict(row[0], names.display(row[1]), *row[2:]) for row in rows]
+
+    def drop_conflict(self, key: str) -> None:
+        """Forget bytes kept aside: somebody decided."""
+        self._database.execute("DELETE FROM conflicts WHERE key = ?", (key,))
 
     def conflict_of(self, live_key: str) -> str:
         """Key of the bytes kept aside for a live key, "" for none."""

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from sessionfs.formats.intent_records import Operation
-from sessionfs.formats.link_messages import SessionRefreshed
+from sessionfs.formats.link_message import SessionRefreshed
 from sessionfs.testing.fake_remote import FakeRemote
 from tests.filesystem.conftest import Mounter
 from tests.filesystem.mounting import Mounted, Rig
@@ -58,7 +58,9 @@ def nothing_new(rig: Rig) -> None:
 
 
 def evict(rig: Rig, number: int, path: bytes) -> bool:
-    from sessionfs.formats.link_messages import Evict
+    from sessionfs.formats.link_messages import (
+        Evict,
+    )
 
     status = os.stat(os.path.join(os.fsencode(rig[1]._layout.sessions), path))
     return rig[0].evict(Evict(number, status.st_size, status.st_mtime_ns, status.st_ctime_ns), path)

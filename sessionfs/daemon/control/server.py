@@ -22,7 +22,10 @@ from sessionfs.daemon.control.protocol import (
     Reply,
     Request,
 )
-from sessionfs.formats.link_messages import ConflictList, EventList
+from sessionfs.formats.link_messages import (
+    ConflictList,
+    EventList,
+)
 from sessionfs.model.errors import InternalError, InvalidRequestError, SessionFSError
 
 _FOLLOW_SECONDS = 0.3

@@ -19,7 +19,10 @@ import trio
 from sessionfs.filesystem.hydration.placing import Unlocked, adorn, entry_of, reached
 from sessionfs.filesystem.inodes import Directory, Node, Session
 from sessionfs.filesystem.volume import Volume
-from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER, Entry, SessionRefreshed
+from sessionfs.formats.link_message import Entry, SessionRefreshed
+from sessionfs.formats.link_messages import (
+    FIRST_REMOTE_NUMBER,
+)
 from sessionfs.model.errors import SessionFSError
 
 _log = structlog.get_logger(__name__)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import structlog
 
 from sessionfs.filesystem.inodes import Directory, InodeTable
-from sessionfs.formats.link_messages import Entry
+from sessionfs.formats.link_message import Entry
 
 _log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ import trio
 from sessionfs.filesystem.inodes import Directory, Node
 from sessionfs.filesystem.loading import Loading
 from sessionfs.filesystem.volume import Volume
-from sessionfs.formats.link_messages import Entry
+from sessionfs.formats.link_message import Entry
 from sessionfs.model.errors import SessionFSError
 
 _log = structlog.get_logger(__name__)

@@ -19,15 +19,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sessionfs.formats import extended_attributes
-from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER
+from sessionfs.formats.link_messages import (
+    FIRST_REMOTE_NUMBER,
+)
 from sessionfs.model import keys
 from sessionfs.model.names import SessionId
 from sessionfs.replication.hydration.tree_rows import TreeRows, known_object
 from sessionfs.replication.remote_tree import RemoteEntry, RemoteTreeReader, Survey
 from sessionfs.replication.uploads.conflicts import RaiseEvent
 from sessionfs.working_copy.journal_tree import Node
+from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.layout import ROOT_NUMBER
-from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
+from sessionfs.working_copy.upload_journal import UploadJournal
 
 _MARGIN_NS = 1_000_000_000
 """Times of a store are whole seconds on some."""

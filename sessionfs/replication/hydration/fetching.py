@@ -16,8 +16,8 @@ from sessionfs.model.errors import CorruptDataError, LocalDiskError
 from sessionfs.replication.hydration.fan_out import for_each
 from sessionfs.replication.trio_store import READ_TRIES, Downloaded, TrioStore
 from sessionfs.stores.base import ByteRange, Token
+from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.layout import StateLayout
-from sessionfs.working_copy.upload_journal import KnownObject
 
 RANGE_BYTES = 8 << 20
 CONCURRENT_RANGES = 4

@@ -11,8 +11,9 @@ import stat
 from sessionfs.formats import extended_attributes
 from sessionfs.model.names import SessionId
 from sessionfs.replication.remote_tree import RemoteEntry, RemoteTree, Survey
+from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.layout import ROOT_NUMBER
-from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
+from sessionfs.working_copy.upload_journal import UploadJournal
 
 
 def known_object(entry: RemoteEntry, number: int) -> KnownObject:

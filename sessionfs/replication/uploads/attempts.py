@@ -14,7 +14,8 @@ from sessionfs.model import keys
 from sessionfs.model.clock import Clock
 from sessionfs.replication.trio_store import TrioStore, write_id_of
 from sessionfs.stores.base import ObjectStat
-from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
+from sessionfs.working_copy.known_content import KnownObject
+from sessionfs.working_copy.upload_journal import UploadJournal
 
 REMEMBERED_NS = 3_600_000_000_000
 LATE_CHECKS_SECONDS = (5.0, 60.0)

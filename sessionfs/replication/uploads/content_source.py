@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.stores.base import Capabilities
-from sessionfs.working_copy.upload_journal import KnownObject
+from sessionfs.working_copy.known_content import KnownObject
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,9 @@ from sessionfs.stores.base import (
 from sessionfs.stores.request_checks import check_key
 from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.journal_tree import Wanted
+from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.missing_files import MissingFiles
-from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal, Work
+from sessionfs.working_copy.upload_journal import UploadJournal, Work
 
 EPOCH = 1
 """Until sessions have owners that count theirs."""

@@ -15,8 +15,9 @@ from sessionfs.model.clock import Clock
 from sessionfs.model.errors import UnavailableError
 from sessionfs.replication.trio_store import Landed, SourceMoved, TrioStore
 from sessionfs.stores.base import ObjectMetadata, Token, Unconditional
+from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.layout import StateLayout
-from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
+from sessionfs.working_copy.upload_journal import UploadJournal
 
 
 class Parking:

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 
 from sessionfs.model import keys
 from sessionfs.model.settings import ReplicationSettings
-from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal, Work
+from sessionfs.working_copy.known_content import KnownObject
+from sessionfs.working_copy.upload_journal import UploadJournal, Work
 
 _NANOSECONDS = 1_000_000_000
 _LATEST_START = 0.85

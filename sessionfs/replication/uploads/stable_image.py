@@ -25,7 +25,9 @@ from typing import Protocol
 
 import trio
 
-from sessionfs.formats.link_messages import ImageGrant
+from sessionfs.formats.link_messages import (
+    ImageGrant,
+)
 from sessionfs.formats.object_metadata import FileAttributes
 from sessionfs.model.clock import Clock
 from sessionfs.model.errors import SessionFSError

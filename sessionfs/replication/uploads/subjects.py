@@ -7,7 +7,9 @@ import hashlib
 import stat
 from dataclasses import dataclass, field
 
-from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER
+from sessionfs.formats.link_messages import (
+    FIRST_REMOTE_NUMBER,
+)
 from sessionfs.formats.object_metadata import FileAttributes
 from sessionfs.model import keys
 from sessionfs.model.keys import LivePath
@@ -17,7 +19,8 @@ from sessionfs.replication.uploads.sqlite_image import Deferred, database_path_o
 from sessionfs.replication.uploads.stable_image import Image, Known, StableImages
 from sessionfs.replication.uploads.working_files import WorkingFiles, attributes_of
 from sessionfs.working_copy.journal_tree import Incarnation, Node, Wanted
-from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
+from sessionfs.working_copy.known_content import KnownObject
+from sessionfs.working_copy.upload_journal import UploadJournal
 
 _PASSING_ERRORS = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENOSPC, errno.EDQUOT}

@@ -15,7 +15,9 @@ from sessionfs.cli.commands.status_cmd import MOUNT_KEYS
 from sessionfs.cli.main import main
 from sessionfs.daemon.checks import mount_points
 from sessionfs.daemon.checks.mount_points import MountEntry
-from sessionfs.formats.link_messages import Event
+from sessionfs.formats.link_messages import (
+    Event,
+)
 from sessionfs.model.errors import (
     AccessError,
     CorruptDataError,

@@ -43,10 +43,10 @@ def test_the_users_own_file_is_found_and_the_variable_beats_it(
     own = tmp_path / "config" / "sessionfs" / "sessionfs.toml"
     own.parent.mkdir(parents=True)
     own.write_text("policy = 'strict'\n")
-    assert load_settings(flags={}).mount.policy == "strict"
+    assert load_settings(flags={}).filesystem.policy == "strict"
     (tmp_path / "other.toml").write_text("")
     monkeypatch.setenv("SESSIONFS_CONFIG", str(tmp_path / "other.toml"))
-    assert load_settings(flags={}).mount.policy == "degrade"
+    assert load_settings(flags={}).filesystem.policy == "degrade"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,12 @@ import trio
 
 from sessionfs.daemon.control.protocol import DrainResult, Progress
 from sessionfs.daemon.control.server import ControlServer, ShowProgress
-from sessionfs.formats.link_messages import Conflict, ConflictList, Event, EventList
+from sessionfs.formats.link_messages import (
+    Conflict,
+    ConflictList,
+    Event,
+    EventList,
+)
 from sessionfs.model.errors import SessionFSError
 
 STATUS: dict[str, Any] = {

@@ -17,7 +17,9 @@ import sessionfs
 from sessionfs.daemon.control.client import ControlClient
 from sessionfs.daemon.control.protocol import revived_error, usable_socket_path
 from sessionfs.daemon.control.server import ControlServer, ShowProgress
-from sessionfs.formats.link_messages import Event
+from sessionfs.formats.link_messages import (
+    Event,
+)
 from sessionfs.model.errors import (
     CorruptDataError,
     InternalError,

@@ -19,7 +19,11 @@ from sessionfs.daemon.replication_child import (
     wait_until_started,
 )
 from sessionfs.daemon.replication_client import ReplicationClient
-from sessionfs.formats.link_messages import AnyMessage, Done, Failure
+from sessionfs.formats.link_messages import (
+    AnyMessage,
+    Done,
+    Failure,
+)
 from sessionfs.model.clock import SystemClock
 from sessionfs.model.errors import AccessError, InternalError, UnsupportedFormatError
 from sessionfs.model.settings import ReplicationSettings

@@ -13,6 +13,7 @@ import trio
 
 from sessionfs.daemon.replication_client import ReplicationClient
 from sessionfs.formats.intent_records import Operation
+from sessionfs.formats.link_message import Entry
 from sessionfs.formats.link_messages import (
     AnyMessage,
     Describe,
@@ -20,7 +21,6 @@ from sessionfs.formats.link_messages import (
     Done,
     Drain,
     Drained,
-    Entry,
     Fetch,
     Fetched,
     Flush,

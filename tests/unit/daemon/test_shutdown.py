@@ -12,7 +12,9 @@ import trio.lowlevel
 from sessionfs.daemon import shutdown as shutdown_module
 from sessionfs.daemon.control.protocol import Progress
 from sessionfs.daemon.shutdown import Shutdown
-from sessionfs.formats.link_messages import Drained
+from sessionfs.formats.link_messages import (
+    Drained,
+)
 from sessionfs.model.errors import (
     ConflictError,
     CorruptDataError,

@@ -11,7 +11,9 @@ import trio
 
 from sessionfs.filesystem import inodes
 from sessionfs.formats.intent_records import Operation
-from sessionfs.formats.link_messages import Evict
+from sessionfs.formats.link_messages import (
+    Evict,
+)
 from sessionfs.model.errors import NotFoundError, UnavailableError
 from sessionfs.working_copy.layout import ROOT_NUMBER
 from tests.unit.filesystem.conftest import ME, Rig, Somebody, answer

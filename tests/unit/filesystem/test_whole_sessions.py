@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from sessionfs.formats.link_messages import SessionRefreshed
+from sessionfs.formats.link_message import SessionRefreshed
 from sessionfs.model.errors import CorruptDataError, UnavailableError
 from sessionfs.testing.fake_remote import FakeRemote
 

@@ -9,14 +9,13 @@ import msgspec
 import pytest
 
 from sessionfs.formats import link_messages
+from sessionfs.formats.link_message import Entry, Message
 from sessionfs.formats.link_messages import (
     AnyMessage,
     Children,
-    Entry,
     Envelope,
     Failure,
     Fetch,
-    Message,
 )
 from sessionfs.model import errors
 from sessionfs.model.errors import (

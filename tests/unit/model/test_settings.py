@@ -22,7 +22,7 @@ def test_a_flag_beats_the_environment_which_beats_the_file() -> None:
     settings = merged({"upload_delay_seconds": 1.5, "part_bytes": None}, environment, file)
     assert settings.replication.upload_delay_seconds == 1.5
     assert settings.replication.part_bytes == 7 << 20
-    assert settings.mount.policy == "strict"
+    assert settings.filesystem.policy == "strict"
 
 
 def test_nothing_given_is_the_default() -> None:

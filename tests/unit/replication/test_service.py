@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from sessionfs.formats import link_messages as messages
+from sessionfs.formats.commit_messages import CommitAll
 from sessionfs.formats.intent_records import Operation
 from sessionfs.model import keys, names
 from sessionfs.replication.service import ReplicationService
@@ -121,7 +122,7 @@ async def test_a_session_written_while_another_is_committed_stays_ours(machine: 
     machine.store = store
     await machine.drain()
     async with machine.service() as service:
-        await service.handle(messages.CommitAll("timer", machine.log.position))
+        await service.handle(CommitAll("timer", machine.log.position))
 
         def write() -> None:
             machine.make(Operation.CREATE, other, "t/late", b"late")
@@ -130,7 +131,7 @@ async def test_a_session_written_while_another_is_committed_stays_ours(machine: 
         machine.make(Operation.CREATE, machine.session, "s/g", b"x")
         await service.handle(messages.Drain(machine.log.position, 5.0))
         store.action = write
-        await service.handle(messages.CommitAll("timer", machine.log.position))
+        await service.handle(CommitAll("timer", machine.log.position))
         found = await service.handle(messages.OpenSession("t", machine.log.position))
     assert isinstance(found, messages.SessionFound)
     assert not found.foreign
@@ -141,7 +142,7 @@ async def test_a_session_made_again_while_its_removal_is_committed_is_known(mach
     machine.store = store
     await machine.drain()
     async with machine.service() as service:
-        await service.handle(messages.CommitAll("timer", machine.log.position))
+        await service.handle(CommitAll("timer", machine.log.position))
         sequence = machine.log.begin(Operation.RMDIR, number=machine.session, parent=ROOT_NUMBER, name=b"s")
         os.rmdir(machine.path("s"))
         machine.log.finish(sequence, number=machine.session)
@@ -152,7 +153,7 @@ async def test_a_session_made_again_while_its_removal_is_committed_is_known(mach
             service._apply_log()
 
         store.action = make
-        await service.handle(messages.CommitAll("timer", machine.log.position))
+        await service.handle(CommitAll("timer", machine.log.position))
         found = await service.handle(messages.OpenSession("s", machine.log.position))
         assert isinstance(found, messages.SessionFound)
         assert found.exists

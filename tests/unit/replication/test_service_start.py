@@ -14,7 +14,9 @@ import trio
 
 from sessionfs.formats import link_messages as messages
 from sessionfs.formats.intent_records import Operation
-from sessionfs.formats.link_messages import ImageGrant
+from sessionfs.formats.link_messages import (
+    ImageGrant,
+)
 from sessionfs.model.clock import SystemClock
 from sessionfs.model.errors import NotFoundError
 from sessionfs.model.settings import ReplicationSettings

@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 
 from sessionfs.formats.intent_records import Operation
-from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER
+from sessionfs.formats.link_messages import (
+    FIRST_REMOTE_NUMBER,
+)
 from sessionfs.model.clock import SystemClock
 from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.intent_log import INTERRUPTED, IntentLog, IntentLogReader
+from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
 from sessionfs.working_copy.record_application import RecordApplication
-from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
+from sessionfs.working_copy.upload_journal import UploadJournal
 
 
 class Host:

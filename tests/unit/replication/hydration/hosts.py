@@ -10,7 +10,10 @@ from pathlib import Path
 
 from sessionfs.formats import object_metadata
 from sessionfs.formats.intent_records import Intent, Operation, Outcome
-from sessionfs.formats.link_messages import Entry, Fetched
+from sessionfs.formats.link_message import Entry
+from sessionfs.formats.link_messages import (
+    Fetched,
+)
 from sessionfs.formats.object_metadata import FileAttributes, Provenance
 from sessionfs.model import keys
 from sessionfs.model.errors import UnavailableError
@@ -23,9 +26,10 @@ from sessionfs.replication.trio_store import TrioStore
 from sessionfs.stores.base import ObjectMetadata, ObjectStore, Token, Unconditional
 from sessionfs.testing.faulty_store import FailBefore, FaultyStore
 from sessionfs.working_copy.exclusions import Exclusions
+from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
 from sessionfs.working_copy.record_application import RecordApplication
-from sessionfs.working_copy.upload_journal import KnownObject, UploadJournal
+from sessionfs.working_copy.upload_journal import UploadJournal
 
 SESSION = session_id("s")
 SETTINGS = ReplicationSettings(retry_minimum_seconds=0, retry_maximum_seconds=0)

@@ -8,7 +8,9 @@ import stat
 import pytest
 
 from sessionfs.formats.intent_records import Operation
-from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER
+from sessionfs.formats.link_messages import (
+    FIRST_REMOTE_NUMBER,
+)
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.testing.faulty_store import FaultyStore, Interfere
 

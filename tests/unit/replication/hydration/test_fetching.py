@@ -14,7 +14,9 @@ import pytest
 import trio
 
 from sessionfs.formats import manifest as manifests
-from sessionfs.formats.link_messages import Fetched
+from sessionfs.formats.link_messages import (
+    Fetched,
+)
 from sessionfs.formats.manifest import Manifest, ManifestEntry
 from sessionfs.model import keys
 from sessionfs.model.errors import (

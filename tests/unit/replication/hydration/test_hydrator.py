@@ -9,7 +9,9 @@ import stat
 import pytest
 import trio
 
-from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER
+from sessionfs.formats.link_messages import (
+    FIRST_REMOTE_NUMBER,
+)
 from sessionfs.model import keys
 from sessionfs.model.errors import (
     InvalidSessionIdError,

@@ -11,7 +11,9 @@ import trio
 
 from sessionfs.formats import extended_attributes
 from sessionfs.formats.intent_records import Operation
-from sessionfs.formats.link_messages import Evict
+from sessionfs.formats.link_messages import (
+    Evict,
+)
 from sessionfs.model.errors import UnavailableError
 from sessionfs.replication.eviction import Evictor
 from sessionfs.stores.base import ObjectMetadata, Unconditional

@@ -12,7 +12,8 @@ from sessionfs.replication.uploads.content_source import Append, Body, Content, 
 from sessionfs.replication.uploads.schedule import Blockers, blockers, due_ns, fair_order, find_knot
 from sessionfs.replication.uploads.turns import Turns
 from sessionfs.stores.base import Capabilities
-from sessionfs.working_copy.upload_journal import KnownObject, Work
+from sessionfs.working_copy.known_content import KnownObject
+from sessionfs.working_copy.upload_journal import Work
 
 from .tree_world import SESSION, World
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from sessionfs.formats.link_messages import ImageGrant
+from sessionfs.formats.link_messages import (
+    ImageGrant,
+)
 from sessionfs.model.clock import SystemClock
 from sessionfs.model.errors import UnavailableError
 from sessionfs.replication.uploads import stable_image

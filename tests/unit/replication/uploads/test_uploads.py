@@ -14,7 +14,7 @@ from sessionfs.formats import object_metadata
 from sessionfs.model import keys
 from sessionfs.model.errors import UnavailableError
 from sessionfs.replication.uploads import key_upload
-from sessionfs.working_copy.upload_journal import KnownObject
+from sessionfs.working_copy.known_content import KnownObject
 
 from .tree_world import FAST, SESSION, World, until
 

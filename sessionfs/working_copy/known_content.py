@@ -1,0 +1,188 @@
+"""What the bucket is known to hold, and which of it generations name (tables: ``journal_schema``).
+
+All methods are synchronous and short. A content that a generation names stays named while its key has exactly it, or it and more behind; before
+anything else takes the key it is copied aside (``replication/uploads/keeping.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sessionfs.working_copy.journal_tree import JournalTree
+
+_OBJECT = "key, number, token, write_id, sha256, size, mode, uid, gid, mtime_ns, lineage, epoch"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownObject:
+    """What the bucket is known to hold under a key.
+
+    Attributes:
+        key: The key.
+        number: Inode whose content it is; 0 for another tool's.
+        token: The store's name of this state.
+        write_id: Of the attempt that wrote it, "" for another tool's.
+        sha256: "" when unknown.
+        size_bytes: Length.
+        mode: As in ``st_mode``.
+        uid: Owner.
+        gid: Group.
+        mtime_ns: Modification time.
+        lineage: Stays while the object only grows.
+        epoch: Of the owner that wrote it, 0 when unknown.
+    """
+
+    key: str
+    number: int
+    token: str
+    write_id: str
+    sha256: str
+    size_bytes: int
+    mode: int
+    uid: int
+    gid: int
+    mtime_ns: int
+    lineage: str
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """First bytes of an object that a generation names.
+
+    Attributes:
+        sha256: Of them.
+        size_bytes: How many.
+    """
+
+    sha256: str
+    size_bytes: int
+
+
+class KnownContent(JournalTree):
+    """`JournalTree`, and what the bucket is known to hold.
+
+    Args:
+        path: The database file.
+        clock: Gives events their time.
+    """
+
+    # --- the bucket
+
+    def object(self, key: str) -> KnownObject | None:
+        """What the bucket is known to hold under a key."""
+        row = self._database.execute(f"SELECT {_OBJECT} FROM objects WHERE key = ?", (key,)).fetchone()
+        return KnownObject(*row) if row else None
+
+    def put_object(self, known: KnownObject) -> None:
+        """Record what the bucket holds under a key; the same content stays named when it was."""
+        self._database.execute(
+            f"INSERT INTO objects ({_OBJECT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (key) DO UPDATE SET named = named AND sha256 != '' AND sha256 = excluded.sha256"
+            " AND size = excluded.size, number = excluded.number, token = excluded.token,"
+            " write_id = excluded.write_id, sha256 = excluded.sha256, size = excluded.size, mode = excluded.mode,"
+            " uid = excluded.uid, gid = excluded.gid, mtime_ns = excluded.mtime_ns, lineage = excluded.lineage,"
+            " epoch = excluded.epoch",
+            (
+                known.key,
+                known.number,
+                known.token,
+                known.write_id,
+                known.sha256,
+                known.size_bytes,
+                known.mode,
+                known.uid,
+                known.gid,
+                known.mtime_ns,
+                known.lineage,
+                known.epoch,
+            ),
+        )
+
+    def drop_object(self, key: str) -> None:
+        """Record that the bucket holds nothing under a key."""
+        self._database.execute("DELETE FROM objects WHERE key = ?", (key,))
+        self._database.execute("DELETE FROM prefixes WHERE key = ?", (key,))
+
+    def objects_of(self, number: int) -> list[KnownObject]:
+        """Objects whose content is an inode's."""
+        rows = self._database.execute(f"SELECT {_OBJECT} FROM objects WHERE number = ?", (number,)).fetchall()
+        return [KnownObject(*row) for row in rows]
+
+    def objects_with(self, sha256: str) -> list[KnownObject]:
+        """Objects that hold these bytes."""
+        rows = self._database.execute(
+            f"SELECT {_OBJECT} FROM objects WHERE sha256 = ? LIMIT 4", (sha256,)
+        ).fetchall()
+        return [KnownObject(*row) for row in rows]
+
+    def objects_below(self, prefix: str) -> list[KnownObject]:
+        """Objects whose key starts with a prefix that ends in a slash."""
+        rows = self._database.execute(
+            f"SELECT {_OBJECT} FROM objects WHERE key >= ? AND key < ?", (prefix, prefix[:-1] + "0")
+        ).fetchall()
+        return [KnownObject(*row) for row in rows]
+
+    def count_objects(self, prefix: str) -> int:
+        """How many objects have a key that starts with a prefix that ends in a slash."""
+        row = self._database.execute(
+            "SELECT count(*) FROM objects WHERE key >= ? AND key < ?", (prefix, prefix[:-1] + "0")
+        ).fetchone()
+        return int(row[0])
+
+    # --- what generations name
+
+    def is_named(self, key: str) -> bool:
+        """Whether the newest generation, or a commit under way, names an object's content."""
+        row = self._database.execute("SELECT named FROM objects WHERE key = ?", (key,)).fetchone()
+        return bool(row and row[0])
+
+    def prefixes(self, key: str) -> list[Prefix]:
+        """Shorter contents that generations name of an object, shortest first."""
+        rows = self._database.execute(
+            "SELECT sha256, size FROM prefixes WHERE key = ? ORDER BY size", (key,)
+        ).fetchall()
+        return [Prefix(*row) for row in rows]
+
+    def name_objects(self, session_prefix: str) -> None:
+        """Note that everything a session has in the bucket now is named: a commit has noted it."""
+        self._database.execute(
+            "UPDATE objects SET named = 1 WHERE key >= ? AND key < ? AND named = 0",
+            (session_prefix, session_prefix[:-1] + "0"),
+        )
+
+    def name_object(self, key: str) -> None:
+        """Note that a generation names an object's content."""
+        self._database.execute("UPDATE objects SET named = 1 WHERE key = ?", (key,))
+
+    def name_prefix(self, key: str, prefix: Prefix) -> None:
+        """Note that a generation names first bytes of an object."""
+        self._database.execute(
+            "INSERT OR IGNORE INTO prefixes VALUES (?, ?, ?)", (key, prefix.sha256, prefix.size_bytes)
+        )
+
+    def forget_named(self, key: str) -> None:
+        """Note that what generations name of an object is kept elsewhere too."""
+        self._database.execute("UPDATE objects SET named = 0 WHERE key = ?", (key,))
+        self._database.execute("DELETE FROM prefixes WHERE key = ?", (key,))
+
+    # --- blocks
+
+    def blocks(self, sha256: str) -> tuple[str, ...]:
+        """Sums of the blocks of a content, empty when they are not known or it is one block."""
+        row = self._database.execute("SELECT hashes FROM blocks WHERE sha256 = ?", (sha256,)).fetchone()
+        raw: bytes = row[0] if row else b""
+        return tuple(raw[at : at + 32].hex() for at in range(0, len(raw), 32))
+
+    def put_blocks(self, sha256: str, hashes: tuple[str, ...]) -> None:
+        """Record the sums of the blocks of a content."""
+        self._database.execute(
+            "INSERT OR REPLACE INTO blocks VALUES (?, ?)", (sha256, bytes.fromhex("".join(hashes)))
+        )
+
+    def drop_unused_blocks(self) -> None:
+        """Forget the blocks of contents that neither the bucket nor this disk is known to have."""
+        self._database.execute(
+            "DELETE FROM blocks WHERE NOT EXISTS (SELECT 1 FROM objects WHERE objects.sha256 = blocks.sha256)"
+            " AND NOT EXISTS (SELECT 1 FROM nodes WHERE nodes.sha256 = blocks.sha256)"
+        )
