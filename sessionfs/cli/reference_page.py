@@ -95,7 +95,8 @@ def _shown(default: object) -> str:
     if isinstance(default, bool):
         return "true" if default else "false"
     if isinstance(default, str):
-        return f"`{default}`" if default else "none"
+        # A bar would end the table's cell.
+        return "`{}`".format(default.replace("|", "\\|")) if default else "none"
     return f"{default:,}" if isinstance(default, int) else f"{default}"
 
 

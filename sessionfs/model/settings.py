@@ -63,7 +63,7 @@ class FilesystemSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     sessions: tuple[str, ...] = ()
     policy: Literal["degrade", "strict"] = "degrade"
     turn_globs: tuple[str, ...] = ()
-    turn_pattern: str = r'"type"\s*:\s*"turn[._](?:end|ended|complete|completed)"'
+    turn_pattern: str = r'"type"\s*:\s*"turn.(?:end|ended|complete|completed)"'
     freeze_copy_bytes: Bytes = 1024 * _MIB
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 Entries = tuple[str | None, ...]
 
-RETAINED, RETIRED, GONE = "retained", "retired", "gone"
+RETAINED, RETIRED = "retained", "retired"
 
 
 class Record(NamedTuple):
@@ -56,7 +56,7 @@ class Bucket(NamedTuple):
     """Everything of one session.
 
     ``numbers`` are the ``<n>.json``, ``objects`` what lies under ``.objects/``, ``conflicts`` under ``.conflicts/``.
-    ``chain`` is what readers can restore: every generation that was ever committed, with its age.
+    ``chain`` is what readers can restore: every committed generation that is retained or retired within a day.
     """
 
     record: Record | None = None
@@ -141,8 +141,6 @@ def named(bucket: Bucket, ages: tuple[str, ...]) -> frozenset[str]:
 def unrestorable(bucket: Bucket) -> str:
     """Say which generation cannot be restored, "" when all can."""
     for generation in bucket.chain:
-        if generation.age == GONE:
-            continue
         if (generation.number, generation.entries) not in bucket.numbers:
             return f"{generation.number}.json is not what was committed as generation {generation.number}"
         for live, value in zip(bucket.live, generation.entries, strict=True):
