@@ -130,8 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return USAGE
-    from sessionfs.cli.commands.mount_cmd import build_request, run_request, split_options  # noqa: PLC0415
     from sessionfs.cli.exit_codes import exit_code_of  # noqa: PLC0415
+    from sessionfs.cli.mount_commands.mount_cmd import build_request, run_request, split_options  # noqa: PLC0415
     from sessionfs.cli.output import print_error  # noqa: PLC0415
     from sessionfs.model.errors import SessionFSError  # noqa: PLC0415
 

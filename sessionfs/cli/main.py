@@ -15,14 +15,24 @@ import click
 
 import sessionfs
 from sessionfs.cli import exit_codes
-from sessionfs.cli.commands.conflicts_cmd import conflicts
+from sessionfs.cli.commands.diff_cmd import diff
 from sessionfs.cli.commands.doctor_cmd import doctor
-from sessionfs.cli.commands.events_cmd import events
+from sessionfs.cli.commands.fork_cmd import fork
+from sessionfs.cli.commands.gc_cmd import gc
+from sessionfs.cli.commands.generations_cmd import generations
+from sessionfs.cli.commands.log_cmd import log
 from sessionfs.cli.commands.ls_cmd import ls
-from sessionfs.cli.commands.mount_cmd import mount
-from sessionfs.cli.commands.retry_cmd import retry
-from sessionfs.cli.commands.status_cmd import status
-from sessionfs.cli.commands.umount_cmd import umount
+from sessionfs.cli.commands.restore_cmd import restore
+from sessionfs.cli.commands.verify_cmd import verify
+from sessionfs.cli.mount_commands.claim_cmd import claim
+from sessionfs.cli.mount_commands.conflicts_cmd import conflicts
+from sessionfs.cli.mount_commands.events_cmd import events
+from sessionfs.cli.mount_commands.mount_cmd import mount
+from sessionfs.cli.mount_commands.release_cmd import release
+from sessionfs.cli.mount_commands.retry_cmd import retry
+from sessionfs.cli.mount_commands.snapshot_cmd import snapshot
+from sessionfs.cli.mount_commands.status_cmd import status
+from sessionfs.cli.mount_commands.umount_cmd import umount
 from sessionfs.cli.output import one_line, print_error
 from sessionfs.model.errors import SessionFSError
 
@@ -30,7 +40,21 @@ _EPILOG = "Exit codes: 0 done, 1 failed, 2 usage, 3 store, 4 bytes left behind, 
 
 
 class CommandLine(click.Group):
-    """A group whose errors are one line each."""
+    """A group whose errors are one line each, and whose help names commands by what they are about."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands under headings."""
+        del ctx
+        width = max((len(name) for name in self.commands), default=0)
+        limit = formatter.width - width - 6
+        for heading, commands in _GROUPS:
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [
+                        ((command.name or "").ljust(width), command.get_short_help_str(limit))
+                        for command in commands
+                    ]
+                )
 
     def main(
         self,
@@ -89,5 +113,12 @@ def main(debug: bool) -> None:
     del debug  # taken from the arguments before they are parsed; here for the help
 
 
-for _command in (mount, umount, status, ls, doctor, events, retry, conflicts):
-    main.add_command(_command)
+_GROUPS = (
+    ("Mounts", (mount, umount, status, events, doctor)),
+    ("Sessions of a mount", (snapshot, claim, release, conflicts, retry)),
+    ("Stores", (ls, generations, diff, restore, fork, log, gc, verify)),
+)
+
+for _heading, _commands in _GROUPS:
+    for _command in _commands:
+        main.add_command(_command)

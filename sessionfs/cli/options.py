@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sessionfs.model.errors import MountError
+from sessionfs.model.errors import InvalidRequestError, MountError
 
 if TYPE_CHECKING:
     from sessionfs.daemon.control.client import ControlClient
@@ -90,6 +90,33 @@ def mount_point_of(directory: str | None) -> str:
     if not mounts:
         raise MountError("nothing is mounted", remedy="sessionfs mount [STORE] DIR")
     raise MountError(f"{len(mounts)} sessionfs mounts: {', '.join(mounts)}", remedy="name one")
+
+
+def session_argument(command: Command) -> Command:
+    """``DIR/ID``: a session in a mount, or anything inside it."""
+    return click.argument("place", metavar="DIR/ID", type=DIRECTORY)(command)
+
+
+def session_of(place: str) -> tuple[str, str]:
+    """Give the mount point and the id of the session that a path is in.
+
+    Args:
+        place: A session's directory in a mount, or anything in it.
+
+    Raises:
+        MountError: It is in no mount.
+        InvalidRequestError: It is a mount itself.
+    """
+    from sessionfs.daemon.checks.mount_points import mount_of  # noqa: PLC0415
+
+    path = absolute(place)
+    found = mount_of(path)
+    if found is None:
+        raise MountError(f"{path} is in no sessionfs mount", remedy="name a session: MOUNT/ID")
+    inside = path[len(found.mount_point.rstrip("/")) :].strip("/")
+    if not inside:
+        raise InvalidRequestError(f"{path} is a mount, not a session", remedy=f"name one: {path}/ID")
+    return found.mount_point, inside.partition("/")[0]
 
 
 def connect(mount_point: str) -> ControlClient:

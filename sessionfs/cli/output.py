@@ -108,6 +108,16 @@ def drain_progress(label: str) -> Iterator[Callable[[dict[str, Any]], None]]:
 
 
 @contextmanager
+def waiting(label: str) -> Iterator[None]:
+    """Show that something goes on, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with console(to_stderr=True).status(label):
+        yield
+
+
+@contextmanager
 def counted(label: str, total: int) -> Iterator[Callable[[], None]]:
     """Show a progress bar over a known number of steps, on a terminal only; gives the function to call for each."""
     if not sys.stderr.isatty():

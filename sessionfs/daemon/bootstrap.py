@@ -37,6 +37,7 @@ _FILES_OF_A_START = (
     "journal.db-wal",
     "journal.db-shm",
     "capabilities.json",
+    "lease",
     "control.sock",
     "daemon.log",
 )

@@ -13,7 +13,8 @@ from sessionfs.daemon.control.server import ControlServer
 from sessionfs.daemon.mount_request import MountRequest, ReplicationRequest
 from sessionfs.daemon.replication_child import Child, ReplicationChild
 from sessionfs.daemon.replication_client import ReplicationClient
-from sessionfs.daemon.running_mount import RequestsOfReplication, RunningMount, serve_replication
+from sessionfs.daemon.replication_requests import RequestsOfReplication
+from sessionfs.daemon.running_mount import RunningMount, serve_replication
 from sessionfs.daemon.shutdown import Shutdown
 from sessionfs.daemon.state_lock import StateLock
 from sessionfs.filesystem.core import Core
@@ -22,6 +23,7 @@ from sessionfs.model.clock import Clock
 from sessionfs.model.errors import MountError
 from sessionfs.working_copy.intent_log import IntentLog
 from sessionfs.working_copy.layout import StateLayout
+from sessionfs.working_copy.lease_page import LeasePage
 
 _ANSWER_SECONDS = 20.0
 
@@ -54,6 +56,7 @@ class Composition:
         self._options = options
         self._restart_request = restart_request
         self._log = IntentLog(layout.intent_log, boot_id=boot_id, clock=clock)
+        self._lease = LeasePage.open(layout.lease, boot_id)
 
     async def run(
         self, child: Child, degraded: str, ready: Callable[[tuple[str, ...]], None], lock: StateLock
@@ -69,23 +72,10 @@ class Composition:
         Returns:
             The exit code of the process.
         """
-        settings = self._request.settings.filesystem
-        client = self._client(settings.fetch_timeout_seconds)
+        client = self._client(self._request.settings.filesystem.fetch_timeout_seconds)
         socket_path = usable_socket_path(self._layout.control_socket)
-        core = Core(
-            layout=self._layout,
-            log=self._log,
-            remote=client,
-            settings=settings,
-            clock=self._clock,
-            control_socket=socket_path,
-        )
-        keeper = ReplicationChild(
-            self._restart_request,
-            client=client,
-            handler=RequestsOfReplication(core, self._log).handle,
-            clock=self._clock,
-        )
+        core = self._core(client, socket_path)
+        keeper = self._keeper(core, client)
         warnings = (f"the store does not answer, and uploads wait: {degraded}",) if degraded else ()
         mount_point = self._request.mount_point
         device_before = os.stat(mount_point).st_dev
@@ -98,6 +88,7 @@ class Composition:
             client,
             mount_point=lambda: current_mount_point(mount_point, device),
             on_unmounted=lock.ending,
+            pending_turns=core.session_requests.pending_turns,
         )
         try:
             async with trio.open_nursery() as nursery:
@@ -109,6 +100,7 @@ class Composition:
                     client=client,
                     child=keeper,
                     shutdown=shutdown,
+                    sessions=core.session_requests,
                 )
                 server = ControlServer(socket_path, mount)
                 await server.open()
@@ -126,6 +118,27 @@ class Composition:
             engine.close()
             core.close()
             self._log.close()
+            self._lease.close()
+
+    def _core(self, client: ReplicationClient, socket_path: str) -> Core:
+        return Core(
+            layout=self._layout,
+            log=self._log,
+            remote=client,
+            settings=self._request.settings.filesystem,
+            clock=self._clock,
+            control_socket=socket_path,
+            lease=self._lease,
+        )
+
+    def _keeper(self, core: Core, client: ReplicationClient) -> ReplicationChild:
+        return ReplicationChild(
+            self._restart_request,
+            client=client,
+            handler=RequestsOfReplication(core, self._log).handle,
+            clock=self._clock,
+            on_process=core.set_exempt_pid,
+        )
 
     def _client(self, timeout_seconds: float) -> ReplicationClient:
         staging = self._layout.staging

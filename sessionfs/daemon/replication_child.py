@@ -113,6 +113,7 @@ class ReplicationChild:
         handler: Answers what the process asks.
         clock: Counts deaths.
         start: Starts a process.
+        on_process: Told the id of every process before it is served, and 0 when it has ended.
     """
 
     def __init__(
@@ -123,7 +124,9 @@ class ReplicationChild:
         handler: Handler,
         clock: Clock,
         start: Callable[[ReplicationRequest], Child] = start_child,
+        on_process: Callable[[int], None] = lambda _pid: None,
     ) -> None:
+        self._on_process = on_process
         self._start = start
         self._request = request
         self._client = client
@@ -138,6 +141,7 @@ class ReplicationChild:
         """Serve a started process, then its successors, until `stop`."""
         while True:
             self.pid = child.process.pid
+            self._on_process(self.pid)
             child.connection.setblocking(False)  # noqa: FBT003 - the socket's own signature
             link = self._link = Link(
                 trio.SocketStream(trio.socket.from_stdlib_socket(child.connection)),
@@ -148,6 +152,7 @@ class ReplicationChild:
             await link.serve()
             self._client.detach("the replication process has ended and is started again")
             self.pid = 0
+            self._on_process(0)
             await _reap(child)
             if self._stopping:
                 return

@@ -19,7 +19,13 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from sessionfs.formats.commit_messages import CommitAll
+from sessionfs.formats.commit_messages import (
+    Commit,
+    CommitAll,
+    Committed,
+    GenerationNumbers,
+    ListGenerations,
+)
 from sessionfs.formats.link_message import Message, SessionRefreshed
 from sessionfs.formats.link_messages import (
     AnyMessage,
@@ -42,12 +48,14 @@ from sessionfs.formats.link_messages import (
     LogGrew,
     OpenSession,
     RefreshSession,
+    ResolveConflict,
     Retry,
     SessionFound,
     SessionNames,
     Status,
     Stop,
 )
+from sessionfs.formats.ownership_messages import Claim, Claimed, Release, ReleaseAll
 from sessionfs.model.errors import SessionFSError, UnavailableError
 from sessionfs.replication.link import Link
 from sessionfs.working_copy.intent_log import IntentLog
@@ -158,6 +166,32 @@ class ReplicationClient:
         """Say how a file stands."""
         return await self.ask(Describe(number, self._log.position), Description)
 
+    async def claim(self, session: str, *, force: bool = False) -> Claimed:
+        """Become the owner of a session.
+
+        Args:
+            session: The session.
+            force: Take over from a holder that may still live.
+
+        Raises:
+            SessionAlreadyOwnedError: Another host owns it.
+        """
+        request = Claim(session, self._log.position, force)
+        return await self.ask(request, Claimed, transfer=_store_answers)
+
+    async def release(self, session: str) -> None:
+        """Give a session up after a last commit; returns when the record says so."""
+        await self.ask(Release(session, self._log.position), Done, transfer=_store_answers)
+
+    async def commit(self, session: str, trigger: str, *, is_turn: bool = False) -> Committed:
+        """Commit a session; returns when the generation is in the bucket."""
+        request = Commit(session, trigger, self._log.position, is_turn)
+        return await self.ask(request, Committed, transfer=_store_answers)
+
+    async def list_generations(self, session: str) -> list[int]:
+        """Number the generations of a session that can be shown, ascending."""
+        return (await self.ask(ListGenerations(session), GenerationNumbers)).numbers
+
     async def session_status(self, session: str) -> bytes:
         """Give the JSON text of ``.sessionfs/status``."""
         status = await self.status()
@@ -184,6 +218,19 @@ class ReplicationClient:
     async def commit_all(self, trigger: str) -> None:
         """Write a manifest of every drained session that changed."""
         await self.ask(CommitAll(trigger, self._log.position), Done, transfer=_store_answers)
+
+    async def release_all(self) -> None:
+        """Give up every session that owes nothing and has no uncommitted change."""
+        await self.ask(ReleaseAll(), Done, transfer=_store_answers)
+
+    async def resolve_conflict(self, key: str, take: str) -> None:
+        """Settle bytes kept aside.
+
+        Args:
+            key: Where they are.
+            take: ``theirs`` or ``ours``.
+        """
+        await self.ask(ResolveConflict(key, take, self._log.position), Done)
 
     async def retry(self) -> None:
         """Try everything again now."""

@@ -15,21 +15,13 @@ from sessionfs.daemon.control.server import ControlServer, ShowProgress
 from sessionfs.daemon.mount_request import MountRequest
 from sessionfs.daemon.replication_child import Child, ReplicationChild
 from sessionfs.daemon.replication_client import ReplicationClient
-from sessionfs.daemon.shutdown import Shutdown, WriterGate
+from sessionfs.daemon.shutdown import Shutdown
+from sessionfs.formats.commit_messages import Committed
 from sessionfs.formats.link_messages import (
-    AnyMessage,
-    BeginImage,
     ConflictList,
-    Done,
-    EndImage,
     EventList,
-    Evict,
-    Evicted,
-    ImageGrant,
-    LogConsumed,
 )
-from sessionfs.model.errors import InternalError, SessionFSError
-from sessionfs.working_copy.intent_log import IntentLog
+from sessionfs.model.errors import SessionFSError
 
 EXIT_DONE = 0
 EXIT_LEFT_BEHIND = 4
@@ -37,19 +29,6 @@ _HURRY_SECONDS = 0.5
 _DETACHED_SECONDS = 0.5
 _ANSWER_SECONDS = 2.0
 _log = structlog.get_logger("sessionfs.daemon")
-
-
-class CoreSide(WriterGate, Protocol):
-    """The part of the Core that the replication process asks things of."""
-
-    def begin_image(self, number: int) -> ImageGrant:
-        """Say how a file stands between two writes."""
-
-    def end_image(self, number: int) -> ImageGrant:
-        """Say how it stands after it was read."""
-
-    def evict(self, message: Evict, path: bytes = b"") -> bool:
-        """Remove a clean file's bytes if nothing uses them."""
 
 
 class Engine(Protocol):
@@ -62,35 +41,20 @@ class Engine(Protocol):
         """Let `serve` return although somebody still holds the detached mount."""
 
 
-class RequestsOfReplication:
-    """Answers what the replication process asks of the daemon.
+class SessionSide(Protocol):
+    """The part of the Core that acts on one session."""
 
-    Args:
-        core: Knows the open files.
-        log: Cut when the journal holds it.
-    """
+    async def commit(self, session: str, trigger: str) -> Committed:
+        """Commit it now."""
 
-    def __init__(self, core: CoreSide, log: IntentLog) -> None:
-        self._core = core
-        self._log = log
+    async def claim(self, session: str, *, force: bool) -> None:
+        """Become its owner."""
 
-    async def handle(self, message: AnyMessage) -> AnyMessage:
-        """Answer one request.
+    async def release(self, session: str) -> None:
+        """Commit it and give it up, unless something has a file of it open for writing."""
 
-        Raises:
-            InternalError: It is none of the daemon's.
-        """
-        match message:
-            case BeginImage(number=number):
-                return self._core.begin_image(number)
-            case EndImage(number=number):
-                return self._core.end_image(number)
-            case Evict():
-                return Evicted(self._core.evict(message, message.path))
-            case LogConsumed(log_position=position):
-                self._log.cut(position)
-                return Done()
-        raise InternalError(f"the daemon does not answer {type(message).__name__}")
+    def problems(self) -> dict[str, str]:
+        """Say why the last commit of each session failed, of those where it did."""
 
 
 class RunningMount:
@@ -103,6 +67,7 @@ class RunningMount:
         client: The replication process.
         child: Keeps it running.
         shutdown: Ends the mount.
+        sessions: Acts on one session.
     """
 
     def __init__(
@@ -114,6 +79,7 @@ class RunningMount:
         client: ReplicationClient,
         child: ReplicationChild,
         shutdown: Shutdown,
+        sessions: SessionSide,
     ) -> None:
         self._request = request
         self._engine = engine
@@ -121,6 +87,7 @@ class RunningMount:
         self._client = client
         self._child = child
         self._shutdown = shutdown
+        self._sessions = sessions
         self._budget_seconds = request.settings.mount.shutdown_budget_seconds
         self._ended_by_signal = False
 
@@ -203,7 +170,7 @@ class RunningMount:
             return document
         document |= {
             "degraded": status.degraded or self._client.trouble,
-            "sessions": msgspec.to_builtins(status.sessions),
+            "sessions": self._with_problems(msgspec.to_builtins(status.sessions)),
             "owed_files": status.owed_files,
             "owed_bytes": status.owed_bytes,
             "uploaded_bytes": status.uploaded_bytes,
@@ -212,6 +179,10 @@ class RunningMount:
             "held": status.held,
         }
         return document
+
+    def _with_problems(self, sessions: list[dict[str, object]]) -> list[dict[str, object]]:
+        problems = self._sessions.problems()
+        return [session | {"commit_problem": problems.get(str(session["id"]), "")} for session in sessions]
 
     async def drain(self, *, timeout_seconds: float | None, progress: ShowProgress) -> DrainResult:
         """Upload everything that is owed."""
@@ -240,6 +211,24 @@ class RunningMount:
     async def events(self, after: int, limit: int) -> EventList:
         """Give events after a number."""
         return await self._client.events(after, limit)
+
+    async def snapshot(self, session: str) -> dict[str, object]:
+        """Commit a session now; gives the generation, with the names of ``snapshot --json``."""
+        document: dict[str, object] = msgspec.to_builtins(await self._sessions.commit(session, "command"))
+        document.pop("type", None)  # the tag of messages
+        return document
+
+    async def claim(self, session: str, *, force: bool) -> None:
+        """Become the owner of a session."""
+        await self._sessions.claim(session, force=force)
+
+    async def release(self, session: str) -> None:
+        """Commit a session and give it up."""
+        await self._sessions.release(session)
+
+    async def resolve(self, key: str, take: str) -> None:
+        """End a conflict; the file itself is the command's to write."""
+        await self._client.resolve_conflict(key, take)
 
 
 async def serve_replication(child: ReplicationChild, client: ReplicationClient, started: Child) -> None:

@@ -1,8 +1,10 @@
 """How a mount ends, whoever asks for it.
 
 Order: new writers are refused; what is owed is brought away; the sessions that changed are committed; the mount is
-taken away; whatever the last open file still left is brought away too. A step that fails before the mount is gone
-leaves everything as it was, with writers let in again.
+taken away; whatever the last open file still left is brought away too; the sessions are given up, those that still owe
+something excepted. A signal leaves little time: then the sessions in which a turn has just ended are committed before
+everything else. A step that fails before the mount is gone leaves everything as it was, with writers let in again.
+Abandoning writes nothing and gives nothing up.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ _BUSY_TRIES = 5
 _COMMIT_RETRY_SECONDS = 1.0
 _COMMIT_TRIES = 3
 _COMMIT_MINIMUM_SECONDS = 1.0
+_RELEASE_MINIMUM_SECONDS = 1.0
 _UNKNOWN = DrainResult(-1, -1, ["(unknown: the replication process did not answer)"])
 _log = structlog.get_logger("sessionfs.daemon")
 
@@ -56,6 +59,7 @@ class Shutdown:
         client: Brings files away.
         mount_point: Gives the absolute path of the mount, which may move.
         on_unmounted: Called when the mount is gone.
+        pending_turns: Names the sessions in which a turn has ended that no commit has yet.
     """
 
     def __init__(
@@ -65,7 +69,9 @@ class Shutdown:
         *,
         mount_point: Callable[[], str],
         on_unmounted: Callable[[], None],
+        pending_turns: Callable[[], list[str]] = list,
     ) -> None:
+        self._pending_turns = pending_turns
         self._gate = gate
         self._client = client
         self._mount_point = mount_point
@@ -120,6 +126,8 @@ class Shutdown:
             try:
                 if trigger == "unmount" and not abandon:
                     await self._release_held()
+                if trigger == "sigterm" and not abandon:
+                    await self._commit_turns(trigger)
                 await self._bring_away(trigger, abandon=abandon, progress=progress)
                 await self._unmount(force=force)
             except BaseException:
@@ -128,6 +136,8 @@ class Shutdown:
                 raise
             # Whoever had a file open could write until now.
             result = await self._bring_away(trigger, abandon=abandon, progress=progress)
+            if not abandon:
+                await self._release_sessions()
             self._finish(result)
             return result
 
@@ -136,6 +146,7 @@ class Shutdown:
         self._note_unmounted()
         self._deadline = trio.current_time() + seconds
         result = await self._bring_away("unmount", abandon=False, progress=no_progress)
+        await self._release_sessions()
         self._finish(result)
         return result
 
@@ -196,6 +207,13 @@ class Shutdown:
         ):
             await self._client.retry()
 
+    async def _commit_turns(self, trigger: str) -> None:
+        """Commit what a program was told, or would have been told, is a finished turn; a failure shows later, when all is committed."""
+        with trio.move_on_at(self._deadline):
+            for session in self._pending_turns():
+                with suppress(SessionFSError):
+                    await self._client.commit(session, trigger, is_turn=True)
+
     async def _look(self) -> DrainResult:
         try:
             return _result_of(await self._client.drain(0))
@@ -221,6 +239,16 @@ class Shutdown:
                 await progress(Progress(0, 0, f"manifests: {problem}"))
                 await trio.sleep(_COMMIT_RETRY_SECONDS)
         return problem
+
+    async def _release_sessions(self) -> None:
+        """Let other hosts take the sessions at once; one that is not given up is theirs when the lease is over."""
+        with trio.move_on_at(max(self._deadline, trio.current_time() + _RELEASE_MINIMUM_SECONDS)) as scope:
+            try:
+                await self._client.release_all()
+            except SessionFSError as error:
+                _log.warning("sessions not released", problem=str(error))
+        if scope.cancelled_caught:
+            _log.warning("sessions not released", problem="no time was left")
 
     async def _unmount(self, *, force: bool) -> None:
         mount_point = self._mount_point()

@@ -6,10 +6,11 @@ import errno
 import os
 import stat
 from collections.abc import Awaitable
+from functools import partial
 
 import msgspec
 
-from sessionfs.filesystem.data import Data
+from sessionfs.filesystem.data import Data, Handle
 from sessionfs.filesystem.inodes import ControlNode, Directory, Node, failure
 from sessionfs.filesystem.loading import Loading
 from sessionfs.filesystem.permissions import READ, WRITE, Caller
@@ -57,7 +58,7 @@ class AttributeCalls:
         """
         node = self._table.node(number)
         if node.__class__ is ControlNode:
-            return self._sessions.control_attributes(node)
+            return self._sessions.control.attributes(node)
         return self._volume.attributes(node)
 
     def access(self, number: int, wanted: int, caller: Caller) -> bool:
@@ -67,8 +68,10 @@ class AttributeCalls:
             OSError: EROFS, ESTALE.
         """
         node = self._table.node(number)
-        if wanted & WRITE and self._volume.refusal and node.kind in {stat.S_IFREG, stat.S_IFDIR}:
-            raise failure(errno.EROFS)
+        if wanted & WRITE and node.kind in {stat.S_IFREG, stat.S_IFDIR}:
+            self._volume.require_changes(caller)
+            if node.session is not None and node.session.read_only:
+                raise failure(errno.EROFS)
         shown = self.getattr(number)
         acl = self._volume.acl(node) if caller.uid and node.__class__ is not ControlNode else b""
         return self._volume.permissions.allows(caller, shown, wanted, acl)
@@ -90,15 +93,58 @@ class AttributeCalls:
         """
         node = self._table.node(number)
         opened = self._volume.handles.get(handle) if handle is not None else None
-        if not (opened is not None and opened.writable and size is not None):
-            self._volume.require_changes()
-        if node.__class__ is ControlNode or node is self._table.root:
+        by_handle = opened is not None and opened.writable
+        if not (by_handle and size is not None):
+            self._volume.require_changes(caller)
+        if node.__class__ is ControlNode:
+            return self._sessions.control.resize(
+                node, is_only_size=uid is None and gid is None and mode is None
+            )
+        if node is self._table.root:
             raise failure(errno.EPERM)
         change = _Change(mode, uid, gid, size, atime_ns, mtime_ns)
-        self._require(node, caller, change, by_handle=opened is not None and opened.writable)
-        if size and node.entry is not None:
-            return self._loading.then_bring(node, self._apply, node, caller, change)
+        if self._volume.exempt_pid and node.handles and self._is_exempt(node.handles, caller):
+            return self._apply_exempt(node, change, opened)
+        self._require(node, caller, change, by_handle=by_handle)
+        return self._change(node, caller, change, by_handle=by_handle and size is not None)
+
+    def _is_exempt(self, handles: list[Handle], caller: Caller) -> bool:
+        return any(handle.exempt for handle in handles) and self._volume.is_exempt(caller)
+
+    def _apply_exempt(self, node: Node, change: _Change, opened: Handle | None) -> Attributes:
+        """Change a file for the replication process, which counts as no change.
+
+        SQLite cuts its shared index, and gives it and the write-ahead log to the owner of the database.
+        """
+        if change.size is not None and opened is not None and opened.exempt:
+            os.ftruncate(opened.descriptor, change.size)
+            node.size_bytes = change.size
+        self._set_on_disk(node, change)
+        return self._volume.attributes(node)
+
+    def _change(
+        self, node: Node, caller: Caller, change: _Change, *, by_handle: bool
+    ) -> Attributes | Awaitable[Attributes]:
+        """Apply a change when nothing must come first: ownership, the file's bytes, a copy for a commit."""
+        volume, loading = self._volume, self._loading
+        if by_handle:
+            loading.gate.require_owned(node.session, volume.clock.elapsed_seconds())
+        elif not loading.gate.admits(node.session, caller):
+            return loading.then_owned(node.session, self._change_again, node.number, caller, change)
+        if change.size and node.entry is not None:
+            return loading.then_bring(node, self._change_again, node.number, caller, change)
+        if change.size is not None and volume.frozen and loading.freezing.must_copy(node, change.size):
+            again = partial(self._change, by_handle=by_handle)
+            return loading.freezing.then(node, again, node, caller, change)
         return self._apply(node, caller, change)
+
+    def _change_again(
+        self, number: int, caller: Caller, change: _Change
+    ) -> Attributes | Awaitable[Attributes]:
+        """Begin again after a wait, in which the file may have become another's, or gone."""
+        node = self._table.node(number)
+        self._require(node, caller, change, by_handle=False)
+        return self._change(node, caller, change, by_handle=False)
 
     def _require(self, node: Node, caller: Caller, change: _Change, *, by_handle: bool) -> None:
         volume = self._volume
@@ -126,7 +172,6 @@ class AttributeCalls:
             self._truncate(node, change.size, caller)
         if change.changes_owner or change.mode is not None or change.sets_times:
             self._set(node, change)
-        self._volume.changed(node.session)
         return self._volume.attributes(node)
 
     def _truncate(self, node: Node, size: int, caller: Caller) -> None:
@@ -261,7 +306,7 @@ class AttributeCalls:
 
     async def _describe(self, node: Node, field: str) -> bytes:
         description = await self._volume.remote.describe(node.number)
-        return str(getattr(description, field)).encode()
+        return (str(getattr(description, field)) or _known_here(node, field)).encode()
 
     def listxattr(self, number: int) -> list[bytes]:
         """List the names of extended attributes; ours are not among them, so that copies do not carry them.
@@ -299,12 +344,16 @@ class AttributeCalls:
         self, number: int, name: bytes, value: bytes | None, caller: Caller, flags: int
     ) -> Awaitable[None] | None:
         volume = self._volume
-        volume.require_changes()
+        volume.require_changes(caller)
         node = self._table.node(number)
         if name.startswith(OWN_PREFIX) or node.__class__ is ControlNode or node is self._table.root:
             raise failure(errno.EPERM)
         if caller.uid:
             self._require_xattr(node, name, caller)
+        if not self._loading.gate.admits(node.session, caller):
+            return self._loading.then_owned(
+                node.session, self._change_xattr, number, name, value, caller, flags
+            )
         if node.entry is not None:
             return self._loading.then_bring(node, self._change_xattr, number, name, value, caller, flags)
         place = volume.xattr_path(node)
@@ -318,7 +367,6 @@ class AttributeCalls:
             volume.finish(sequence, error=problem.errno or errno.EIO)
             raise
         volume.finish(sequence, number=number)
-        volume.changed(node.session)
         self._forget_cached(node, name)
         return None
 
@@ -339,6 +387,20 @@ class AttributeCalls:
             node.acl = None
             if node.__class__ is Directory:
                 self._volume.forget_names(node)
+
+
+def _known_here(node: Node, field: str) -> str:
+    """Give what the last claim or commit of a file's session told, for what the replication process does not say."""
+    session = node.session
+    if session is None or (session.owned and field == "owner"):
+        return ""
+    if field == "owner":
+        return session.holder
+    if field != "reason":
+        return ""
+    if session.holder and not session.owned:
+        return f"the session is owned by {session.holder}"
+    return session.commit_problem
 
 
 def _drops_set_id(node: Node, before: Attributes, change: _Change, caller: Caller) -> bool:

@@ -1,4 +1,4 @@
-"""Bytes: open, read, write, fsync, release; stable images for uploads; eviction."""
+"""Bytes: open, read, write, fsync, release."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ from typing import NamedTuple
 
 import trio
 
-from sessionfs.filesystem.hydration.placing import reached
+from sessionfs.filesystem.control.turn_rule import TurnRule
 from sessionfs.filesystem.inodes import ControlNode, Directory, Node, failure
 from sessionfs.filesystem.loading import Loading
+from sessionfs.filesystem.ownership.torn_tails import TornTails
 from sessionfs.filesystem.permissions import READ, SEARCH, WRITE, Caller
 from sessionfs.filesystem.sessions_root import SessionsRoot
 from sessionfs.filesystem.volume import Volume
 from sessionfs.formats.intent_records import Operation
-from sessionfs.formats.link_messages import (
-    Evict,
-    ImageGrant,
-)
-from sessionfs.model.errors import NotFoundError
-from sessionfs.working_copy.writers import has_writer
+from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER
 
 WRITTEN_INTERVAL_SECONDS = 0.5
 
@@ -44,9 +40,10 @@ class Handle:
         sync: Whether a write returns only when it is on the disk.
         uid: Who opened it.
         content: What a control file said at open.
+        exempt: Whether it is the replication process's: what it writes counts as no change.
     """
 
-    __slots__ = ("append", "content", "descriptor", "node", "sync", "uid", "writable")
+    __slots__ = ("append", "content", "descriptor", "exempt", "node", "sync", "uid", "writable")
 
     def __init__(self, descriptor: int, node: Node, flags: int, uid: int) -> None:
         self.descriptor = descriptor
@@ -56,6 +53,7 @@ class Handle:
         self.sync = bool(flags & _SYNC_FLAGS)
         self.uid = uid
         self.content = b""
+        self.exempt = False
 
 
 class Opened(NamedTuple):
@@ -79,14 +77,19 @@ class Data:
         volume: The mount.
         loading: Brings in what is not here.
         sessions: Gives control files their content.
+        turns: The end-of-turn rule.
     """
 
-    def __init__(self, volume: Volume, loading: Loading, sessions: SessionsRoot) -> None:
+    def __init__(self, volume: Volume, loading: Loading, sessions: SessionsRoot, turns: TurnRule) -> None:
         self._volume = volume
         self._loading = loading
         self._sessions = sessions
+        self._turns = turns
         self._table = volume.table
         self._handles = volume.handles
+        self._freezing = loading.freezing
+        self._gate = loading.gate
+        self._torn = TornTails(volume)
         self.open_writers = 0
 
     def disk_flags(self, flags: int) -> int:
@@ -101,23 +104,50 @@ class Data:
         """
         node = self._table.node(number)
         if node.__class__ is ControlNode:
-            return self._open_control(node, flags)
+            return self._open_control(node, flags, caller)
         if node.kind == stat.S_IFDIR:
             raise failure(errno.EISDIR)
         if node.places and not self._loading.is_ready(node.places[0][0]):
             return self._loading.then(node.places[0][0], self.open, number, flags, caller)
         writes = flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC
         if writes:
-            self._volume.require_changes()
+            self._volume.require_changes(caller)
         if caller.uid or flags & _FOR_EXECUTION:
             self._volume.require(caller, node, _wanted(flags))
+        if writes and not self._gate.admits(node.session, caller):
+            return self._loading.then_owned(node.session, self.open, number, flags, caller)
         if node.entry is not None and not flags & os.O_TRUNC:
             return self._loading.then_bring(node, self.open, number, flags, caller)
-        descriptor = self._truncated(node, flags, caller) if flags & os.O_TRUNC else self._reopen(node, flags)
-        opened = self.register(node, descriptor, flags, caller)
         if writes:
-            self._volume.changed(node.session)
-        return opened
+            waits = self._before_writing(node, flags, caller)
+            if waits is not None:
+                return waits
+        descriptor = self._truncated(node, flags, caller) if flags & os.O_TRUNC else self._reopen(node, flags)
+        return self.register(node, descriptor, flags, caller)
+
+    def _before_writing(self, node: Node, flags: int, caller: Caller) -> Awaitable[Opened] | None:
+        """Do what an open for writing needs first; gives the open's answer when that must wait.
+
+        Raises:
+            OSError: EIO under ``strict``; what the disk refuses when a torn line is moved away.
+        """
+        session = node.session
+        self._gate.require_commits(session, caller)
+        if session is not None and session.stale and node.number in session.stale:
+            # Another host replaced these bytes while somebody here reads them. What is written on them now is ours: the upload keeps
+            # the other host's aside.
+            session.stale.discard(node.number)
+        if flags & os.O_TRUNC:
+            if self._volume.frozen and self._freezing.must_copy(node, 0):
+                return self._freezing.then(node, self.open, node.number, flags, caller)
+        elif flags & os.O_APPEND and self._torn.concerns(node):
+            whole_bytes = self._torn.whole_bytes(node)
+            if self._volume.frozen and self._freezing.must_copy(node, whole_bytes):
+                return self._freezing.then(node, self.open, node.number, flags, caller)
+            if whole_bytes < self._table.status(node).st_size:
+                self._torn.mend(node, whole_bytes)
+                self.cut(node, whole_bytes)
+        return None
 
     def _reopen(self, node: Node, flags: int) -> int:
         directory, name = self._table.location(node)
@@ -148,16 +178,14 @@ class Data:
     def cut(self, node: Node, size_bytes: int) -> None:
         """Note that a file was truncated."""
         node.size_bytes = size_bytes
+        if node.session is not None and node.session.stale:
+            node.session.stale.discard(node.number)
         if node.number in self._volume.images:
             self._volume.images[node.number] += 1
 
-    async def _open_control(self, node: Node, flags: int) -> Opened:
-        if node.kind == stat.S_IFDIR:
-            raise failure(errno.EISDIR)
-        if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
-            raise failure(errno.EACCES)
-        content = await self._sessions.control_content(node)
-        handle = Handle(-1, node, flags, 0)
+    async def _open_control(self, node: Node, flags: int, caller: Caller) -> Opened:
+        content = await self._sessions.control.open(node, flags, caller)
+        handle = Handle(-1, node, flags, caller.uid)
         handle.content = content
         number = self._volume.next_handle()
         self._handles[number] = handle
@@ -180,7 +208,9 @@ class Data:
             OSError: The intent log cannot be written.
         """
         handle = Handle(descriptor, node, flags, caller.uid)
-        if handle.writable:
+        if handle.writable and self._volume.exempt_pid and self._volume.is_exempt(caller):
+            handle.exempt = True
+        elif handle.writable:
             try:
                 self._volume.note_first(Operation.OPEN_WRITE, node.number)
             except OSError:
@@ -195,6 +225,10 @@ class Data:
             node.writers += 1
             self.open_writers += 1
             node.next_note_seconds = 0.0
+            if node.number >= FIRST_REMOTE_NUMBER and node.session is not None:
+                node.session.written_here.add(node.number)
+            if self._turns.has_files:
+                self._turns.watch(node)
         if node.handles is None:
             node.handles = [handle]
         else:
@@ -230,12 +264,18 @@ class Data:
         if handle is None:
             raise failure(errno.EBADF)
         volume, node = self._volume, handle.node
+        if handle.exempt or handle.descriptor < 0:
+            return self._write_special(handle, offset, data)
         now = volume.clock.elapsed_seconds()
+        if now >= node.session.writable_until_seconds:  # type: ignore[union-attr] # every file has a session
+            self._gate.require_owned(node.session, now)
+        size_bytes = node.size_bytes
+        start = size_bytes if handle.append else offset
+        if volume.frozen and self._freezing.must_copy(node, start):
+            return self._freezing.then(node, self.write, number, offset, data)
         if now >= node.next_note_seconds:
             volume.note_first(Operation.WRITTEN, node.number)
             node.next_note_seconds = now + WRITTEN_INTERVAL_SECONDS
-        size_bytes = node.size_bytes
-        start = size_bytes if handle.append else offset
         if volume.images and start < size_bytes and node.number in volume.images:
             volume.images[node.number] += 1
         written = os.pwrite(handle.descriptor, data, offset)
@@ -245,10 +285,21 @@ class Data:
             self.clear_set_id(node)
         if node.capability:
             node.capability = None  # the disk's own kernel took it away
-        return self._synced(handle, written) if handle.sync else written
+        is_turn = node.turn is not None and self._turns.ends(node, start, data[:written])
+        return self._confirmed(handle, written, is_turn=is_turn) if is_turn or handle.sync else written
 
-    async def _synced(self, handle: Handle, written: int) -> int:
-        await trio.to_thread.run_sync(os.fdatasync, handle.descriptor)
+    def _write_special(self, handle: Handle, offset: int, data: bytes) -> int | Awaitable[int]:
+        if handle.descriptor < 0:
+            return self._sessions.control.write(handle.node, data)
+        written = os.pwrite(handle.descriptor, data, offset)
+        handle.node.size_bytes = max(handle.node.size_bytes, offset + written)
+        return written
+
+    async def _confirmed(self, handle: Handle, written: int, *, is_turn: bool) -> int:
+        if handle.sync:
+            await trio.to_thread.run_sync(os.fdatasync, handle.descriptor)
+        if is_turn:
+            await self._turns.commit(handle.node)
         return written
 
     def clear_set_id(self, node: Node) -> None:
@@ -273,7 +324,7 @@ class Data:
         node = handle.node
         if node.handles is not None:
             node.handles.remove(handle)
-        if handle.writable:
+        if handle.writable and not handle.exempt:
             node.writers -= 1
             self.open_writers -= 1
             self._volume.note(Operation.RELEASE_WRITE, node.number)
@@ -316,96 +367,13 @@ class Data:
         finally:
             os.close(descriptor)
         await trio.to_thread.run_sync(self._volume.log.sync)
-        if self._volume.settings.fsync == "bucket" and node is not self._table.root:
+        if self._volume.settings.fsync != "bucket" or node is self._table.root:
+            return
+        session = node.session
+        if session is None or not self._table.is_session_root(node):
             await self._volume.remote.flush(node.number)
-
-    # --- for the replication process
-
-    def begin_image(self, number: int) -> ImageGrant:
-        """Say how a file stands between two writes, and count changes below its end from now on.
-
-        Raises:
-            NotFoundError: The kernel does not know the file, so nobody has it open: its own stat tells.
-        """
-        grant = self._grant(number)
-        self._volume.images.setdefault(number, 0)
-        # Whatever is written from here on is not in the image: it must be told of again.
-        node = self._table.by_number.get(number)
-        if node is not None:
-            node.next_note_seconds = 0.0
-        return grant
-
-    def end_image(self, number: int) -> ImageGrant:
-        """Say how it stands now, and stop counting.
-
-        Raises:
-            NotFoundError: The kernel has forgotten the file since, and changes may have gone uncounted.
-        """
-        try:
-            return self._grant(number)
-        finally:
-            self._volume.images.pop(number, None)
-
-    def _grant(self, number: int) -> ImageGrant:
-        node = self._table.by_number.get(number)
-        if node is None or node.entry is not None:
-            raise NotFoundError(f"file {number} is not open here")
-        try:
-            size_bytes = self._table.status(node).st_size
-        except OSError:
-            raise NotFoundError(f"file {number} is not here any more") from None
-        return ImageGrant(size_bytes, self._volume.images.get(number, 0), node.writers)
-
-    def evict(self, message: Evict, path: bytes = b"") -> bool:
-        """Remove a clean file's bytes from the working copy.
-
-        Args:
-            message: The file, and how it was when the bucket had its bytes.
-            path: Its path below the sessions, session first; needed when the kernel does not know the file.
-
-        Returns:
-            False when it is open, written, changed, or not found.
-        """
-        try:
-            known = self._table.by_number.get(message.number)
-            if known is not None:
-                return self._evict(known, message)
-            if b"/" not in path:
-                return False
-            session = self._sessions.sessions.get(path.partition(b"/")[0])
-            with reached(self._table, session.number if session else 0, path) as (parent, name):
-                if parent.number and parent.loaded and self._table.find(parent, name)[0] != message.number:
-                    return False
-                node = Node(message.number, stat.S_IFREG, parent.session)
-                node.places.append((parent, name))
-                return self._evict(node, message)
-        except OSError:
-            return False
-
-    def _evict(self, node: Node, message: Evict) -> bool:
-        if node.handles or node.entry is not None or not node.places or node.kind != stat.S_IFREG:
-            return False
-        status = self._table.status(node)
-        same = (message.size_bytes, message.mtime_ns, message.ctime_ns) == (
-            status.st_size, status.st_mtime_ns, status.st_ctime_ns,
-        )  # fmt: skip
-        if not same or not stat.S_ISREG(status.st_mode):
-            return False
-        if status.st_nlink != len(node.places) or self._is_written(node):
-            return False
-        self._loading.evict(node, status)
-        return True
-
-    def _is_written(self, node: Node) -> bool:
-        directory, name = self._table.location(node)
-        try:
-            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-        except OSError:
-            return True
-        try:
-            return has_writer(descriptor)
-        finally:
-            os.close(descriptor)
+        elif session.owned:
+            await self._sessions.control.commits.commit(session, "fsync")
 
 
 def _wanted(flags: int) -> int:

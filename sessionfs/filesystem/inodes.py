@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import stat
 from collections import deque
@@ -25,6 +26,7 @@ from sessionfs.model.names import CONTROL_DIRECTORY
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
 
 if TYPE_CHECKING:
+    from sessionfs.filesystem.control.turn_rule import TurnWatch
     from sessionfs.filesystem.data import Handle
 
 MAX_DIRECTORY_DESCRIPTORS = 512
@@ -45,12 +47,24 @@ class Session:
         refreshed_seconds: When it was last compared with the bucket, on the clock's elapsed time.
         stale: Numbers of files whose bytes here are old.
         is_current: Whether every change that the replication process took over was told here.
-        control: Numbers of the control directory and of ``status``, 0 until asked for.
+        owned: Whether this host may change it.
+        holder: Who owns it, for people, "" when unknown.
+        commit_problem: Why its last commit failed, "" when it did not.
+        read_only: Whether it is a tree of the past: nobody may change it.
+        writable_until_seconds: Until when changes need no look at the lease, on the clock's elapsed time.
+        is_unclean: Whether it was taken over from a host that did not end: a log may end in the middle of a line.
+        written_here: Numbers of files of the bucket that were opened for writing here.
     """
 
-    __slots__ = ("control", "foreign", "id", "is_current", "name", "number", "refreshed_seconds", "stale")
+    __slots__ = (
+        "commit_problem", "foreign", "holder", "id", "is_current", "is_unclean", "name", "number", "owned", "read_only",
+        "refreshed_seconds", "stale", "writable_until_seconds", "written_here",
+    )  # fmt: skip
 
-    def __init__(self, identifier: str, number: int, *, foreign: bool, refreshed_seconds: float) -> None:
+    def __init__(
+        self, identifier: str, number: int, *, foreign: bool, refreshed_seconds: float, owned: bool = False,
+        read_only: bool = False,
+    ) -> None:  # fmt: skip
         self.id = identifier
         self.name = identifier.encode()
         self.number = number
@@ -58,7 +72,31 @@ class Session:
         self.refreshed_seconds = refreshed_seconds
         self.stale: set[int] = set()
         self.is_current = True
-        self.control = (0, 0)
+        self.owned = owned
+        self.holder = ""
+        self.commit_problem = ""
+        self.read_only = read_only
+        self.writable_until_seconds = 0.0
+        self.is_unclean = False
+        self.written_here: set[int] = set()
+
+    def own(self, *, is_unclean: bool = False) -> None:
+        """Note that this host may change it; files that are old and cannot leave yet keep it foreign.
+
+        Args:
+            is_unclean: Whether the holder before did not end.
+        """
+        self.foreign = bool(self.stale)
+        self.is_unclean = is_unclean or (self.owned and self.is_unclean)
+        self.owned = True
+        self.writable_until_seconds = 0.0
+
+    def disown(self) -> None:
+        """Note that another host may change it from now on, and perhaps did."""
+        self.owned = False
+        self.foreign = True
+        self.refreshed_seconds = -math.inf
+        self.writable_until_seconds = 0.0
 
 
 class Node:
@@ -82,11 +120,12 @@ class Node:
         drop_cache: Whether the kernel's pages are of other bytes.
         capability: Whether it has ``security.capability``; None when not known.
         acl: Its access ACL, empty for none; None when not known.
+        turn: Its unfinished line, for a file that the end-of-turn rule is for.
     """
 
     __slots__ = (
         "absent_names", "acl", "capability", "drop_cache", "entry", "handles", "kind", "lookups",
-        "next_note_seconds", "number", "places", "reserved", "session", "set_id", "size_bytes", "trashed", "writers",
+        "next_note_seconds", "number", "places", "reserved", "session", "set_id", "size_bytes", "trashed", "turn", "writers",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: int, session: Session | None) -> None:
@@ -107,6 +146,7 @@ class Node:
         self.drop_cache = False
         self.capability: bool | None = None
         self.acl: bytes | None = None
+        self.turn: TurnWatch | None = None
 
 
 class Directory(Node):
@@ -136,9 +176,19 @@ class Directory(Node):
 
 
 class ControlNode(Node):
-    """Something below ``.sessionfs``; it has no file behind it."""
+    """Something below ``.sessionfs``; it has no file behind it.
 
-    __slots__ = ()
+    Attributes:
+        path: Its path below ``.sessionfs``, empty for that directory.
+        pending: What was written since the last newline.
+    """
+
+    __slots__ = ("path", "pending")
+
+    def __init__(self, number: int, kind: int, session: Session, path: bytes) -> None:
+        super().__init__(number, kind, session)
+        self.path = path
+        self.pending = b""
 
 
 Found = tuple[int, os.stat_result | None, Entry | None]
@@ -301,6 +351,15 @@ class InodeTable:
         if (parent, name) in node.places:
             node.places.remove((parent, name))
             parent.pins -= 1
+
+    def path_in_session(self, node: Node) -> bytes:
+        """Give a path below the session's root, empty for that root and for what has no name."""
+        names: list[bytes] = []
+        here = node
+        while here.places and not self.is_session_root(here):
+            here, name = here.places[0]
+            names.append(name)
+        return b"/".join(reversed(names))
 
     def is_session_root(self, node: Node) -> bool:
         """Say whether a directory is the root of a session."""

@@ -54,7 +54,7 @@ class Links:
             OSError: EXDEV across sessions; EPERM for directories; what ``link(2)`` gives.
         """
         volume, table = self._volume, self._table
-        parent = volume.changing(new_parent, new_name)
+        parent = volume.changing(new_parent, new_name, caller)
         node = table.node(number)
         if node.kind == stat.S_IFDIR or node.session is None:
             raise failure(errno.EPERM)
@@ -67,6 +67,8 @@ class Links:
             raise failure(errno.ENOENT)
         if new_name in parent.overrides:
             raise failure(errno.EEXIST)
+        if not self._loading.gate.admits(parent.session, caller):
+            return self._loading.then_owned(parent.session, self.link, number, new_parent, new_name, caller)
         source, source_name = table.location(node)
         target = table.descriptor(parent)
         sequence = volume.begin(Operation.LINK, number=number, new_parent=new_parent, new_name=new_name)
@@ -79,7 +81,6 @@ class Links:
             volume.finish(sequence, error=problem.errno or errno.EIO)
             raise
         volume.finish(sequence, number=number)
-        volume.changed(parent.session)
         place, place_name = node.places[0]
         if node.entry is None and place_name in place.overrides:
             parent.overrides[new_name] = number
@@ -118,7 +119,7 @@ class Links:
             OSError: EISDIR; what ``unlink(2)`` gives.
         """
         volume, table = self._volume, self._table
-        parent = volume.changing(number, name)
+        parent = volume.changing(number, name, caller)
         if not self._loading.is_ready(parent):
             return self._loading.then(parent, self.unlink, number, name, caller)
         volume.require(caller, parent, WRITE | SEARCH)
@@ -127,6 +128,8 @@ class Links:
         if node.kind == stat.S_IFDIR:
             raise failure(errno.EISDIR)
         self._require_removal(caller, parent, node)
+        if not self._loading.gate.admits(parent.session, caller):
+            return self._loading.then_owned(parent.session, self.unlink, number, name, caller)
         sequence = volume.begin(Operation.UNLINK, number=node.number, parent=number, name=name)
         try:
             self._take_away(parent, name, node, found)
@@ -134,7 +137,8 @@ class Links:
             volume.finish(sequence, error=problem.errno or errno.EIO)
             raise
         volume.finish(sequence, number=node.number)
-        volume.changed(parent.session)
+        if not node.places:
+            volume.recent.forget(node.number)
         table.settle(node)
         return None
 
@@ -147,7 +151,10 @@ class Links:
         """Remove one name, on disk or in the bucket's description, with what hangs on it."""
         table, status = self._table, found[1]
         if status is not None:
-            table.remove_from_disk(node, parent, name, copies=status.st_nlink)
+            if self._volume.frozen and status.st_nlink == 1:
+                self._remove_frozen(node, parent, name)
+            else:
+                table.remove_from_disk(node, parent, name, copies=status.st_nlink)
             last = status.st_nlink == 1 and not node.absent_names
         else:
             table.touch(parent)
@@ -162,6 +169,16 @@ class Links:
         if last and node.number in self._volume.images:
             self._volume.images[node.number] += 1
 
+    def _remove_frozen(self, node: Node, parent: Directory, name: bytes) -> None:
+        """Remove the last name of a file that a commit may still need."""
+        table, freezing = self._table, self._loading.freezing
+        freezing.hold(node.number, table.descriptor(parent), name)
+        try:
+            table.remove_from_disk(node, parent, name, copies=1)
+        except OSError:
+            freezing.unhold(node.number)
+            raise
+
     def rmdir(self, number: int, name: bytes, caller: Caller) -> Awaitable[None] | None:
         """Remove an empty directory; in the root, an empty session.
 
@@ -171,7 +188,7 @@ class Links:
         volume, table = self._volume, self._table
         if number == table.root.number:
             return self._sessions.remove(name, caller)
-        parent = volume.changing(number, name)
+        parent = volume.changing(number, name, caller)
         if not self._loading.is_ready(parent):
             return self._loading.then(parent, self.rmdir, number, name, caller)
         volume.require(caller, parent, WRITE | SEARCH)
@@ -183,6 +200,8 @@ class Links:
         self._require_removal(caller, parent, node)
         if node.overrides:
             raise failure(errno.ENOTEMPTY)
+        if not self._loading.gate.admits(parent.session, caller):
+            return self._loading.then_owned(parent.session, self.rmdir, number, name, caller)
         table.hold(node)
         sequence = volume.begin(Operation.RMDIR, number=node.number, parent=number, name=name)
         try:
@@ -191,7 +210,7 @@ class Links:
             volume.finish(sequence, error=problem.errno or errno.EIO)
             raise
         volume.finish(sequence, number=node.number)
-        volume.changed(parent.session)
+        volume.recent.forget(node.number)
         parent.overrides.pop(name, None)
         table.remove_place(node, parent, name)
         table.settle(node)
@@ -210,7 +229,10 @@ class Links:
         volume, table = self._volume, self._table
         if flags & ~(NOREPLACE | EXCHANGE) or flags == NOREPLACE | EXCHANGE:
             raise failure(errno.EINVAL)
-        parent, new_parent = volume.changing(number, name), volume.changing(new_number, new_name)
+        parent, new_parent = (
+            volume.changing(number, name, caller),
+            volume.changing(new_number, new_name, caller),
+        )
         if parent.session is not new_parent.session:
             raise failure(errno.EXDEV)
         for directory in (parent, new_parent):
@@ -222,16 +244,17 @@ class Links:
         volume.require(caller, new_parent, WRITE | SEARCH)
         source = table.find(parent, name)
         node = table.obtain(parent, name, source)
-        try:
-            target: Found | None = table.find(new_parent, new_name)
-        except FileNotFoundError:
-            target = None
+        target = self._find_if_there(new_parent, new_name)
         victim = table.obtain(new_parent, new_name, target) if target is not None else None
         if isinstance(victim, Directory) and not flags and not self._loading.is_ready(victim):
             return self._loading.then(victim, self.rename, number, name, new_number, new_name, flags, caller)
         self._check(caller, (parent, node), (new_parent, victim), flags)
         if victim is node:
             return None
+        if not self._loading.gate.admits(parent.session, caller):
+            return self._loading.then_owned(
+                parent.session, self.rename, number, name, new_number, new_name, flags, caller
+            )
         move = _Move(parent, name, new_parent, new_name, node, source, victim, target)
         operation = Operation.EXCHANGE if flags == EXCHANGE else Operation.RENAME
         sequence = volume.begin(
@@ -244,11 +267,27 @@ class Links:
             volume.finish(sequence, error=problem.errno or errno.EIO)
             raise
         volume.finish(sequence, number=node.number)
-        volume.changed(parent.session)
+        self._note_move(node, victim)
         if victim is not None:
             table.settle(victim)
         table.settle(node)
         return None
+
+    def _find_if_there(self, parent: Directory, name: bytes) -> Found | None:
+        try:
+            return self._table.find(parent, name)
+        except FileNotFoundError:
+            return None
+
+    def _note_move(self, node: Node, victim: Node | None) -> None:
+        """Let the next barrier know what the log's last record changed besides the file it names."""
+        recent, position = self._volume.recent, self._volume.log.position
+        if victim is not None and victim.places:
+            recent.note(victim.number, position)
+        elif victim is not None:
+            recent.forget(victim.number)
+        if stat.S_IFDIR in (node.kind, victim.kind if victim is not None else 0):
+            recent.directory_moved = position
 
     def _check(
         self,
@@ -289,6 +328,8 @@ class Links:
         source = table.descriptor(move.parent)
         kept = False
         if victim is not None and move.target is not None and move.target[1] is not None:
+            if self._volume.frozen and victim.kind == stat.S_IFREG and move.target[1].st_nlink == 1:
+                self._loading.freezing.hold(victim.number, target, move.new_name)
             kept = self._keep_victim(victim, move.target[1], target, move.new_name)
         if move.source[1] is not None:
             try:
@@ -296,6 +337,8 @@ class Links:
             except OSError:
                 if kept:
                     os.unlink(b"%d" % victim.number, dir_fd=table.trash_descriptor)  # type: ignore[union-attr]
+                if victim is not None:
+                    self._loading.freezing.unhold(victim.number)
                 raise
         elif move.target is not None and move.target[1] is not None:
             os.unlink(move.new_name, dir_fd=target)

@@ -18,9 +18,12 @@ import msgspec
 import structlog
 import trio
 
+from sessionfs.filesystem.barrier.freezing import Freezing
 from sessionfs.filesystem.hydration.foreign_changes import ForeignChanges
 from sessionfs.filesystem.hydration.placing import Unlocked, adorn, entry_of, remove_below
 from sessionfs.filesystem.inodes import Directory, Node, Session, failure
+from sessionfs.filesystem.ownership.claims import Claims
+from sessionfs.filesystem.ownership.gate import Gate
 from sessionfs.filesystem.volume import Volume
 from sessionfs.formats.intent_records import Operation
 from sessionfs.formats.link_message import Entry
@@ -47,12 +50,20 @@ class Loading:
 
     Args:
         volume: The mount.
+
+    Attributes:
+        gate: What every change passes.
+        freezing: Kept bytes of commits.
+        claims: Makes this host the owner of sessions.
     """
 
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
         self._table = volume.table
         self._changes = ForeignChanges(volume)
+        self.freezing = Freezing(volume)
+        self.gate = Gate(volume)
+        self.claims = Claims(volume, self._changes, self.freezing)
         self._flights: dict[tuple[str, int | str], _Flight] = {}
 
     @property
@@ -78,6 +89,33 @@ class Loading:
         await self.bring(node)
         result = call(*arguments)
         return await result if isawaitable(result) else result
+
+    async def then_owned(self, session: Session | None, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Answer a call once this host owns the session.
+
+        Raises:
+            SessionFSError: As `claim`.
+        """
+        if session is not None:
+            await self.claim(session)
+        result = call(*arguments)
+        return await result if isawaitable(result) else result
+
+    async def claim(self, session: Session, *, force: bool = False) -> None:
+        """Become a session's owner, and take over what its last owner changed.
+
+        Args:
+            session: The session.
+            force: Take over from a holder that may still live.
+
+        Raises:
+            SessionAlreadyOwnedError: Another host owns it.
+            SessionFSError: The store did not answer, or refused.
+            OSError: EIO after ``fetch_timeout_seconds``.
+        """
+        key = ("claim by force" if force else "claim", session.id)
+        # Taking over many files takes its time: the wait for the replication process ends by itself.
+        await self.once(key, lambda: self.claims.claim(session, force=force), limited=False)
 
     async def ready(self, directory: Directory) -> None:
         """Return when a directory's names are known and, in a foreign session, young enough."""

@@ -71,7 +71,7 @@ class Namespace:
         if caller.uid:
             volume.require(caller, parent, SEARCH)
         if table.hides(parent, name):
-            return self._sessions.control_directory(parent)
+            return self._sessions.control.directory(parent)
         try:
             found = table.find(parent, name)
         except FileNotFoundError:
@@ -83,13 +83,13 @@ class Namespace:
         shown.entry_timeout = volume.name_timeout(parent)
         return shown
 
-    def _lookup_special(self, node: Node, name: bytes) -> Attributes:
+    def _lookup_special(self, node: Node, name: bytes) -> Attributes | Awaitable[Attributes]:
         if name == b".." and node.places:
             node = node.places[0][0]
         elif name not in (b".", b".."):
             if node.kind != stat.S_IFDIR:
                 raise failure(errno.ENOTDIR)
-            return self._sessions.control_file(node, name)
+            return self._sessions.control.lookup(node, name)
         node.lookups += 1
         return self._volume.attributes(node)
 
@@ -112,11 +112,14 @@ class Namespace:
         Raises:
             OSError: What ``open(2)`` gives.
         """
-        parent = self._volume.changing(number, name)
+        parent = self._volume.changing(number, name, caller)
         if not self._loading.is_ready(parent):
             return self._loading.then(parent, self.create, number, name, mode, flags, caller)
         if caller.uid:
             self._volume.require(caller, parent, WRITE | SEARCH)
+        if not self._loading.gate.admits(parent.session, caller):
+            return self._loading.then_owned(parent.session, self.create, number, name, mode, flags, caller)
+        self._loading.gate.require_commits(parent.session, caller)
         descriptors: list[int] = []
 
         def make(directory: int) -> os.stat_result:
@@ -210,11 +213,15 @@ class Namespace:
         self, operation: Operation, number: int, name: bytes, mode: int, caller: Caller,
         make: Callable[[int], os.stat_result],
     ) -> Attributes | Awaitable[Attributes]:  # fmt: skip
-        parent = self._volume.changing(number, name)
+        parent = self._volume.changing(number, name, caller)
         if not self._loading.is_ready(parent):
             return self._loading.then(parent, self._make_named, operation, number, name, mode, caller, make)
         if caller.uid:
             self._volume.require(caller, parent, WRITE | SEARCH)
+        if not self._loading.gate.admits(parent.session, caller):
+            return self._loading.then_owned(
+                parent.session, self._make_named, operation, number, name, mode, caller, make
+            )
         return self._make(operation, parent, name, mode, caller, make)[1]
 
     def _make(
@@ -237,7 +244,6 @@ class Namespace:
             volume.finish(sequence, error=problem.errno or errno.EIO)
             raise
         volume.finish(sequence, number=status.st_ino)
-        volume.changed(parent.session)
         node = table.obtain(parent, name, (status.st_ino, status, None))
         node.lookups += 1
         node.capability = False
@@ -318,7 +324,9 @@ class Namespace:
         if offset == 0 or listing.names is None:
             if node is self._table.root:
                 return self._read_root(listing, offset)
-            if node.__class__ is Directory and not self._loading.is_ready(node):
+            if node.__class__ is not Directory:
+                return self._read_control(listing, offset)
+            if not self._loading.is_ready(node):
                 return self._loading.then(node, self.readdir, handle, offset)
             listing.names = self._names(node)
         return self._entries(listing, offset)
@@ -327,12 +335,14 @@ class Namespace:
         listing.names = await self._sessions.names()
         return self._entries(listing, offset)
 
-    def _names(self, node: Node) -> list[bytes]:
-        if node.__class__ is not Directory:
-            return list(self._sessions.control_names())
-        if not node.places:
+    async def _read_control(self, listing: Listing, offset: int) -> Iterator[Listed]:
+        names = self._sessions.control.names(listing.node)
+        listing.names = names if isinstance(names, list) else await names
+        return self._entries(listing, offset)
+
+    def _names(self, directory: Directory) -> list[bytes]:
+        if not directory.places:
             return []  # removed while open
-        directory: Directory = node
         names = self._table.names_on_disk(directory)
         if directory.overrides:
             known = set(names)
@@ -352,9 +362,8 @@ class Namespace:
                 shown = self._sessions.listed(name)
                 yield name, shown, index + 3, (shown.number, None, None)
             elif node.__class__ is not Directory:
-                shown = self._sessions.control_file(node, name)
-                self._table.forget(shown.number, 1)
-                yield name, shown, index + 3, None
+                shown = self._sessions.control.listed(node, name)
+                yield name, shown, index + 3, (shown.number, None, None)
             else:
                 entry = self._entry(node, name)
                 if entry is not None:
@@ -363,7 +372,7 @@ class Namespace:
     def _attributes_of(self, node: Node) -> Attributes:
         if node.__class__ is Directory:
             return self._volume.attributes(node)
-        return self._sessions.control_attributes(node)
+        return self._sessions.control.attributes(node)
 
     def _entry(self, parent: Directory, name: bytes) -> tuple[Attributes, Found] | None:
         try:
@@ -386,9 +395,7 @@ class Namespace:
     def adopt(self, handle: int, name: bytes, found: Found) -> None:
         """Note that the kernel took a listed name: it knows the inode once more."""
         parent = self._listings[handle].node
-        if parent is self._table.root:
-            node = self._table.by_number.get(found[0])
-            if node is not None:
-                node.lookups += 1
+        if parent is self._table.root or parent.__class__ is not Directory:
+            self._sessions.control.adopt(found[0])
         elif isinstance(parent, Directory):
             self._table.obtain(parent, name, found).lookups += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from sessionfs.formats.commit_messages import Committed
 from sessionfs.formats.link_message import SessionRefreshed
 from sessionfs.formats.link_messages import (
     Children,
@@ -15,6 +16,7 @@ from sessionfs.formats.link_messages import (
     Fetched,
     SessionFound,
 )
+from sessionfs.formats.ownership_messages import Claimed
 
 
 class RemoteSide(Protocol):
@@ -40,6 +42,22 @@ class RemoteSide(Protocol):
 
     async def describe(self, number: int) -> Description:
         """Say how a file stands."""
+
+    async def claim(self, session: str, *, force: bool = False) -> Claimed:
+        """Become the owner of a session before its first change; of one that is owned already, say what is still old here.
+
+        Raises:
+            SessionAlreadyOwnedError: Another host owns it.
+        """
+
+    async def commit(self, session: str, trigger: str, *, is_turn: bool = False) -> Committed:
+        """Commit a session; returns when the generation is in the bucket."""
+
+    async def release(self, session: str) -> None:
+        """Give a session up after a last commit; returns when the record says so."""
+
+    async def list_generations(self, session: str) -> list[int]:
+        """Number the generations of a session that can be shown, ascending."""
 
     async def session_status(self, session: str) -> bytes:
         """Give the JSON text of ``.sessionfs/status``."""

@@ -1,4 +1,4 @@
-"""The mount's root, which holds the sessions, and the hidden ``.sessionfs`` of each."""
+"""The mount's root, which holds the sessions."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from collections.abc import Awaitable
 
 import trio
 
+from sessionfs.filesystem.control.control_files import ControlFiles
+from sessionfs.filesystem.errno_map import errno_of
+from sessionfs.filesystem.hydration.session_places import SessionPlaces
 from sessionfs.filesystem.hydration.whole_sessions import WholeSessions
-from sessionfs.filesystem.inodes import ControlNode, Directory, Node, Session, failure
+from sessionfs.filesystem.inodes import Directory, Session, failure
 from sessionfs.filesystem.loading import Loading
 from sessionfs.filesystem.permissions import SEARCH, WRITE, Caller
 from sessionfs.filesystem.volume import Attributes, Volume
 from sessionfs.formats.intent_records import Operation
-from sessionfs.formats.link_message import Entry
-from sessionfs.model.errors import InvalidSessionIdError, UnavailableError
-from sessionfs.model.names import CONTROL_DIRECTORY, session_id_from_name
-
-STATUS_NAME = b"status"
-_CONTROL_NAMES = (STATUS_NAME,)
+from sessionfs.model.errors import InvalidSessionIdError, NotFoundError, SessionFSError, UnavailableError
+from sessionfs.model.names import display, session_id_from_name
 
 
 class SessionsRoot:
@@ -30,12 +29,18 @@ class SessionsRoot:
         volume: The mount.
         loading: Brings in what is not here.
         whole: Brings all of a session.
+        places: Root directories of sessions.
+        control: The ``.sessionfs`` of each.
     """
 
-    def __init__(self, volume: Volume, loading: Loading, whole: WholeSessions) -> None:
+    def __init__(
+        self, volume: Volume, loading: Loading, whole: WholeSessions, places: SessionPlaces, control: ControlFiles
+    ) -> None:  # fmt: skip
         self._volume = volume
         self._loading = loading
         self._whole = whole
+        self._places = places
+        self.control = control
         self._hidden: dict[bytes, Session] = {}
         self._table = volume.table
         self.sessions: dict[bytes, Session] = {}
@@ -53,14 +58,14 @@ class SessionsRoot:
         if session is not None and session.number:
             if self._volume.is_due(session):
                 return self._compared(session, name)
-            return self._root_of(session, name)
+            return self._root_of(session)
         if not self._is_shown(name):
             return self._volume.absent(self._table.root)
         return self._open(name)
 
     async def _compared(self, session: Session, name: bytes) -> Attributes:
         await self._loading.compare(session)
-        return self._root_of(session, name) if session.number else await self._open(name)
+        return self._root_of(session) if session.number else await self._open(name)
 
     def _is_shown(self, name: bytes) -> bool:
         try:
@@ -70,28 +75,19 @@ class SessionsRoot:
         wanted = self._volume.settings.sessions
         return not wanted or identifier in wanted
 
-    def _root_of(self, session: Session, name: bytes) -> Attributes:
-        node = self._directory_of(session, name)
+    def _root_of(self, session: Session) -> Attributes:
+        node = self._places.directory(session)
         node.lookups += 1
         shown = self._volume.attributes(node)
         shown.attr_timeout = shown.entry_timeout = self._volume.absent(self._table.root).entry_timeout
         return shown
-
-    def _directory_of(self, session: Session, name: bytes) -> Node:
-        node = self._table.by_number.get(session.number)
-        if node is None:
-            # st_ino may be another number: the session's counts.
-            status = os.stat(name, dir_fd=self._table.sessions_descriptor, follow_symlinks=False)
-            node = self._table.obtain(self._table.root, name, (session.number, status, None))
-            node.session = session
-        return node
 
     async def _open(self, name: bytes) -> Attributes:
         await self._ask(name)
         session = self.sessions.get(name)
         if session is None or not session.number:
             return self._volume.absent(self._table.root)
-        return self._root_of(session, name)
+        return self._root_of(session)
 
     async def _ask(self, name: bytes) -> None:
         """Ask for a session, once at a time; a whole one takes its time, and every wait for a part of it ends by itself."""
@@ -106,7 +102,7 @@ class SessionsRoot:
         if session is None:
             return
         self.sessions[name] = session
-        root = self._directory_of(session, name)
+        root = self._places.directory(session)
         if self._volume.settings.prefetch and isinstance(root, Directory):
             self._whole.prefetch_later(root)
 
@@ -116,7 +112,7 @@ class SessionsRoot:
             session = await self._asked(name)
         if session is None:
             return
-        root = self._directory_of(session, name)
+        root = self._places.directory(session)
         if isinstance(root, Directory):
             await self._whole.bring(root)
         self._hidden.pop(name, None)
@@ -128,27 +124,33 @@ class SessionsRoot:
         here = self.sessions.get(name)
         if (here is not None and here.number) or not found.exists or found.root is None:
             return None
-        self._make_root(name, found.root)
+        self._places.make(name, found.root)
         now = self._volume.clock.elapsed_seconds()
         session = self._hidden.get(name)
         if session is None or session.number != found.root.number:
-            session = Session(name.decode(), found.root.number, foreign=found.foreign, refreshed_seconds=now)
+            session = Session(
+                name.decode(), found.root.number, foreign=found.foreign, refreshed_seconds=now,
+                owned=found.owned, read_only=found.read_only,
+            )  # fmt: skip
             if self._volume.settings.eager:
                 self._hidden[name] = session
         return session
 
-    def _make_root(self, name: bytes, root: Entry) -> None:
-        """Make the root directory of a session of the bucket."""
-        try:
-            os.mkdir(name, 0o700, dir_fd=self._table.sessions_descriptor)
-        except FileExistsError:
-            return
-        if self._volume.as_root:
-            os.chown(name, root.uid, root.gid, dir_fd=self._table.sessions_descriptor)
-        os.chmod(name, stat.S_IMODE(root.mode), dir_fd=self._table.sessions_descriptor)
-        times = (root.mtime_ns, root.mtime_ns)
-        os.utime(name, ns=times, dir_fd=self._table.sessions_descriptor)
-        self._volume.note(Operation.MATERIALISED, root.number)
+    async def session(self, identifier: str) -> Session:
+        """Give a session by its id, asking for it at first use.
+
+        Raises:
+            NotFoundError: There is none, or this mount does not show it.
+            SessionFSError: The store could not say.
+        """
+        name = identifier.encode("utf-8", "surrogateescape")
+        session = self.sessions.get(name)
+        if (session is None or not session.number) and self._is_shown(name):
+            await self._ask(name)
+            session = self.sessions.get(name)
+        if session is None or not session.number:
+            raise NotFoundError(f"there is no session {display(name)!r} in this mount")
+        return session
 
     async def names(self) -> list[bytes]:
         """List the sessions, here and in the bucket; only those here while the store does not answer."""
@@ -196,7 +198,29 @@ class SessionsRoot:
         if here is not None and here.number:
             raise failure(errno.EEXIST)
         volume.require(caller, self._table.root, WRITE | SEARCH)
-        return self._make(identifier, name, mode, caller)
+        shown = self._make(identifier, name, mode, caller)
+        await self._claim_made(self.sessions[name], shown.number)
+        return self._volume.attributes(self._table.node(shown.number))
+
+    async def _claim_made(self, session: Session, number: int) -> None:
+        """Become the owner of a session that was just made; one that another host owns is taken away again.
+
+        While the store does not answer it is presumed ours: the name is settled later.
+
+        Raises:
+            SessionFSError, OSError: It is not ours.
+        """
+        try:
+            await self._loading.claim(session)
+        except (SessionFSError, OSError) as problem:
+            if errno_of(problem) == errno.EIO:
+                session.own()
+                return
+            node = self._table.by_number.get(number)
+            if isinstance(node, Directory) and session.number:
+                self._table.forget(number, 1)
+                self._take_away(session, node)
+            raise
 
     def _make(self, identifier: str, name: bytes, mode: int, caller: Caller) -> Attributes:
         volume, table = self._volume, self._table
@@ -217,13 +241,14 @@ class SessionsRoot:
             volume.finish(sequence, error=problem.errno or errno.EIO)
             raise
         volume.finish(sequence, number=status.st_ino)
+        # Not owned until the claim is answered: whoever changes it meanwhile waits for that.
         session = Session(identifier, status.st_ino, foreign=False, refreshed_seconds=0.0)
         self.sessions[name] = session
         node = table.obtain(table.root, name, (status.st_ino, status, None))
         node.session = session
         if isinstance(node, Directory):
             node.loaded = True
-        return self._root_of(session, name)
+        return self._root_of(session)
 
     def remove(self, name: bytes, caller: Caller) -> Awaitable[None] | None:
         """Remove an empty session.
@@ -243,6 +268,13 @@ class SessionsRoot:
         volume.permissions.require_removal(caller, volume.attributes(table.root), volume.attributes(node))
         if node.overrides:
             raise failure(errno.ENOTEMPTY)
+        if not self._loading.gate.admits(session, caller):
+            return self._loading.then_owned(session, self.remove, name, caller)
+        self._take_away(session, node)
+        return None
+
+    def _take_away(self, session: Session, node: Directory) -> None:
+        volume, table, name = self._volume, self._table, session.name
         table.hold(node)
         sequence = volume.begin(Operation.RMDIR, number=node.number, parent=table.root.number, name=name)
         try:
@@ -251,56 +283,8 @@ class SessionsRoot:
             volume.finish(sequence, error=problem.errno or errno.EIO)
             raise
         volume.finish(sequence, number=node.number)
+        volume.recent.forget(node.number)
         del self.sessions[name]
         session.number = 0
         table.remove_place(node, table.root, name)
         table.settle(node)
-        return None
-
-    # --- .sessionfs
-
-    def control_directory(self, parent: Directory) -> Attributes:
-        """Find ``.sessionfs`` in a session's root."""
-        session = parent.session
-        if session is None:
-            raise failure(errno.ENOENT)
-        if not session.control[0]:
-            session.control = (self._table.virtual_number(), self._table.virtual_number())
-        return self._virtual(session, session.control[0], stat.S_IFDIR)
-
-    def control_file(self, parent: Node, name: bytes) -> Attributes:
-        """Find a file in ``.sessionfs``.
-
-        Raises:
-            OSError: ENOENT.
-        """
-        if parent.session is None or name not in _CONTROL_NAMES:
-            raise failure(errno.ENOENT)
-        return self._virtual(parent.session, parent.session.control[1], stat.S_IFREG)
-
-    def control_names(self) -> tuple[bytes, ...]:
-        """List ``.sessionfs``."""
-        return _CONTROL_NAMES
-
-    def _virtual(self, session: Session, number: int, kind: int) -> Attributes:
-        node = self._table.by_number.get(number)
-        if node is None:
-            node = self._table.by_number[number] = ControlNode(number, kind, session)
-        node.lookups += 1
-        return self.control_attributes(node)
-
-    def control_attributes(self, node: Node) -> Attributes:
-        """Describe a control file; its length is known only when it is read."""
-        mode, links = (stat.S_IFDIR | 0o555, 2) if node.kind == stat.S_IFDIR else (stat.S_IFREG | 0o444, 1)
-        now = self._volume.clock.wall_ns()
-        return Attributes(node.number, mode, links, 0, 0, 0, 0, 0, now, now, now, 1.0, 1.0)
-
-    async def control_content(self, node: Node) -> bytes:
-        """Give what ``status`` says now."""
-        if node.session is None:
-            raise failure(errno.ESTALE)
-        return await self._volume.remote.session_status(node.session.id)
-
-    def is_control_name(self, parent: Directory, name: bytes) -> bool:
-        """Say whether a name is ``.sessionfs`` in a session's root."""
-        return name == CONTROL_DIRECTORY and self._table.is_session_root(parent)

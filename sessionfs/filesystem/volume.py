@@ -7,6 +7,7 @@ Nothing waits between `begin` and `finish`. Everything runs on one thread, so th
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 from collections import deque
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sessionfs.filesystem.barrier.recent_records import RecentRecords
 from sessionfs.filesystem.inodes import Directory, InodeTable, Node, Session, failure
 from sessionfs.filesystem.permissions import Caller, Groups, Permissions
 from sessionfs.filesystem.remote_side import RemoteSide
@@ -25,10 +27,12 @@ from sessionfs.working_copy.intent_log import IntentLog
 from sessionfs.working_copy.layout import StateLayout
 
 if TYPE_CHECKING:
+    from sessionfs.filesystem.barrier.freezing import Frozen
     from sessionfs.filesystem.data import Handle
 
 ACCESS_ACL = "system.posix_acl_access"
 _ANYBODY_SEARCHES = 0o111
+_LEAST_LAG_SECONDS = 0.1
 SHORT_TIMEOUT_SECONDS = 1.0
 """How long the kernel may keep what another host may change."""
 
@@ -96,6 +100,25 @@ class NoNotifier:
         """Nobody to tell."""
 
 
+class Lease(Protocol):
+    """Until when this host may change the sessions that it owns; ``working_copy.lease_page`` is the real one."""
+
+    @property
+    def deadline_seconds(self) -> float:
+        """On CLOCK_BOOTTIME."""
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether the store does not answer."""
+
+
+class Endless:
+    """A lease for a Core without a store."""
+
+    deadline_seconds = math.inf
+    is_outage = False
+
+
 class Volume:
     """The shared parts of one mount.
 
@@ -106,6 +129,7 @@ class Volume:
         settings: How the mount answers.
         clock: Time.
         groups: Gives the supplementary groups of a process.
+        lease: Until when changes are allowed.
 
     Attributes:
         table: The inodes.
@@ -115,11 +139,14 @@ class Volume:
         as_root: Whether the daemon may give files away.
         images: Changes below the end since an upload began to read, by number.
         refusal: Why changes are refused, "" when they are not.
+        frozen: Files whose bytes a commit needs as they stood at its barrier, by number.
+        recent: What the log speaks of and the journal has not read yet.
+        exempt_pid: The replication process: what it opens through the mount counts as no change; 0 for none.
     """
 
     def __init__(
         self, layout: StateLayout, log: IntentLog, remote: RemoteSide, settings: FilesystemSettings, clock: Clock,
-        groups: Groups,
+        groups: Groups, lease: Lease | None = None,
     ) -> None:  # fmt: skip
         self.layout = layout
         self.log = log
@@ -133,12 +160,17 @@ class Volume:
         self.as_root = os.geteuid() == 0
         self._owner = (os.geteuid(), os.getegid())
         self.images: dict[int, int] = {}
+        self.frozen: dict[int, Frozen] = {}
+        self.recent = RecentRecords()
+        self.lease: Lease = Endless() if lease is None else lease
+        self.exempt_pid = 0
         self.refusal = "the mount is read-only" if settings.read_only else ""
         self._owed_records: deque[tuple[Operation | None, int, int, int]] = deque()
         self._last_handle = 0
         self._long = settings.cache_timeout_seconds
         self._short = min(SHORT_TIMEOUT_SECONDS, self._long)
-        self._half_lag_seconds = settings.foreign_lag_seconds / 2
+        # With none at all a call would compare the session again for ever before it is answered.
+        self._half_lag_seconds = max(_LEAST_LAG_SECONDS, settings.foreign_lag_seconds / 2)
         # Without default_permissions the kernel walks cached names unchecked: only names anybody may pass are cached then.
         self._guards_names = settings.allow_other and not settings.default_permissions
 
@@ -165,6 +197,8 @@ class Volume:
             self.log.finish(sequence, number=number, errno=error)
         except OSError:
             self._owed_records.append((None, sequence, number, error))
+        if number:
+            self.recent.note(number, self.log.position)
 
     @contextmanager
     def evicting(self, number: int) -> Iterator[None]:
@@ -180,6 +214,7 @@ class Volume:
             self.finish(sequence, error=problem.errno or errno.EIO)
             raise
         self.finish(sequence, number=number)
+        self.recent.forget(number)  # what leaves is clean, or another host's
 
     def note(self, operation: Operation, number: int) -> None:
         """Record something that has happened and cannot be refused."""
@@ -197,6 +232,17 @@ class Volume:
         if self._owed_records:
             self._write_owed_records()
         self.log.note(operation, number=number)
+        if operation <= Operation.WRITTEN:
+            self.recent.note(number, self.log.position)
+
+    def settle_records(self) -> None:
+        """Write what could not be written before, so that the log has a whole end.
+
+        Raises:
+            OSError: It still cannot be written.
+        """
+        if self._owed_records:
+            self._write_owed_records()
 
     def _write_owed_records(self) -> None:
         owed = self._owed_records
@@ -210,33 +256,35 @@ class Volume:
 
     # --- guards
 
-    def require_changes(self) -> None:
+    def is_exempt(self, caller: Caller) -> bool:
+        """Say whether a call comes from the replication process; the kernel names the thread.
+
+        Source: proc(5), /proc/pid/task.
+        """
+        pid = self.exempt_pid
+        return pid != 0 and (caller.pid == pid or os.path.exists(f"/proc/{pid}/task/{caller.pid}"))
+
+    def require_changes(self, caller: Caller | None = None) -> None:
         """Refuse a change on a mount that takes none.
 
         Raises:
             OSError: EROFS.
         """
-        if self.refusal:
+        if self.refusal and (caller is None or not self.is_exempt(caller)):
             raise failure(errno.EROFS)
 
-    def changing(self, number: int, name: bytes) -> Directory:
+    def changing(self, number: int, name: bytes, caller: Caller) -> Directory:
         """Give the directory in which a name is about to change.
 
         Raises:
             OSError: EROFS; EPERM at the root and for the control directory; ESTALE; ENOTDIR.
         """
         if self.refusal:
-            raise failure(errno.EROFS)
+            self.require_changes(caller)
         directory = self.table.directory(number)
         if directory is self.table.root or self.table.hides(directory, name):
             raise failure(errno.EPERM)
         return directory
-
-    def changed(self, session: Session | None) -> None:
-        """Note that a session was written here: from now on nobody else's changes are expected."""
-        if session is not None and session.foreign:
-            session.foreign = False
-            session.stale.clear()
 
     def is_due(self, session: Session | None) -> bool:
         """Say whether a foreign session must be compared with the bucket before it is shown."""

@@ -53,6 +53,8 @@ class Committed(Message, frozen=True):
         barrier_seconds: How long programs had to wait.
         moving: Paths that programs changed without a pause: each is in the generation as it was at some moment near the cut.
         is_unchanged: Nothing had changed: no generation was made.
+        manifest_key: As in the commit marker.
+        manifest_sha256: As in the commit marker.
     """
 
     session: str
@@ -70,6 +72,8 @@ class Committed(Message, frozen=True):
     barrier_seconds: float = 0.0
     moving: list[str] = []
     is_unchanged: bool = False
+    manifest_key: str = ""
+    manifest_sha256: str = ""
 
 
 class ListGenerations(Message, frozen=True):
@@ -92,12 +96,16 @@ class Barrier(Message, frozen=True):
         commit: Names the commit; later requests about it repeat the name.
         numbers: Files that are owed as far as the journal knows.
         log_position: Up to where the journal knows the log.
+        paths: Paths of `numbers` inside the session: the daemon does not know every file by its number.
+        unkept: Files among `numbers` whose bytes the commit has from elsewhere (images of databases): described, and not kept.
     """
 
     session: str
     commit: str
     numbers: list[int]
     log_position: int
+    paths: dict[int, bytes] = {}
+    unkept: list[int] = []
 
 
 class FrozenFile(msgspec.Struct, frozen=True):
@@ -133,15 +141,21 @@ class BarrierHeld(Message, frozen=True):
         log_position: The cut: the generation has every operation before it, and none after.
         frozen: The changing files.
         pause_seconds: How long programs had to wait.
+        is_behind: The log tells of changes after the request's position that cannot be followed from here (a directory was moved,
+            a file is not known by its number): nothing was kept. Apply the log up to `log_position` and ask again.
     """
 
     log_position: int
     frozen: list[FrozenFile]
     pause_seconds: float
+    is_behind: bool = False
 
 
 class FrozenImage(Message, frozen=True):
-    """Where a frozen file's bytes are now. Reply: `FrozenAt`."""
+    """Where a frozen file's bytes are now. Reply: `FrozenAt`.
+
+    What was read from the file itself counts when a second request, after the reading, still gives the same place.
+    """
 
     commit: str
     number: int

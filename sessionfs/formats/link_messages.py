@@ -186,6 +186,8 @@ class SessionStatus(msgspec.Struct, frozen=True):
     generation: int
     committed_at: str
     conflicts: int
+    epoch: int = 0
+    commit_problem: str = ""
 
 
 class Status(Message, frozen=True):

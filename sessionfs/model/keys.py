@@ -53,6 +53,23 @@ class LivePath:
     is_directory: bool
 
 
+@dataclass(frozen=True, slots=True)
+class KeptAside:
+    """What a key below ``.conflicts/`` keeps.
+
+    Attributes:
+        session: The session.
+        path: Path inside the session; None when the key does not tell it (the session's root, or one too long).
+        stamp: When, as in `conflict_key`.
+        holder: Who wrote the bytes.
+    """
+
+    session: SessionId
+    path: bytes | None
+    stamp: str
+    holder: str
+
+
 def validate_key(key: str) -> str:
     """Check a key that names an object which is no directory marker.
 
@@ -258,6 +275,26 @@ def conflict_key(live: str, *, stamp: str, holder: str) -> str:
     if len(key.encode("utf-8")) > MAX_KEY_BYTES:
         key = f"{SESSIONS_PREFIX}{session}.conflicts/_long/{stamp}-{holder}"
     return key
+
+
+def parse_conflict_key(key: str) -> KeptAside | None:
+    """Say whose bytes a key below ``.conflicts/`` keeps; None for any other key."""
+    head, found, rest = key.removeprefix(SESSIONS_PREFIX).partition(".conflicts/")
+    path, slash, name = rest.rpartition("/")
+    match = _CONFLICT.fullmatch(name)
+    if not key.startswith(SESSIONS_PREFIX) or not found or not slash or match is None:
+        return None
+    try:
+        session = names.session_id(head)
+    except InvalidSessionIdError:
+        return None
+    if path in {"_root", "_long"}:
+        # A file of that name is not told apart from the session's root: a person must look.
+        return KeptAside(session, None, match["stamp"], match["holder"])
+    decoded = [names.decode_name(segment) for segment in path.split("/")]
+    known = [segment for segment in decoded if segment is not None]
+    whole = b"/".join(known) if len(known) == len(decoded) else None
+    return KeptAside(session, whole, match["stamp"], match["holder"])
 
 
 def conflicts_prefix(session: SessionId) -> str:

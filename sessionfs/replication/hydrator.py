@@ -2,64 +2,76 @@
 
 Invariants:
 
-* A session is asked for once, then the journal answers; one that is nowhere is not remembered.
+* A session is asked for once, then the journal answers; one that is nowhere, or was removed, is not remembered.
+* What a host takes over is said by the setting ``at`` and the manifest (``hydration/exact_trees.py``); of a session that is this host's, what it has
+  here is the truth.
 * Bytes given out verified against their sha256 (an object of another tool, which has none, is hashed and remembered), whole, or not at all.
 * The journal is written between awaits only; what was learnt from the store is checked against it again first.
+* Nothing is ever deleted.
 """
 
 from __future__ import annotations
 
-import stat
-from dataclasses import replace
+import os
+from typing import Protocol
 
-import msgspec
 import trio
 
-from sessionfs.formats import extended_attributes
 from sessionfs.formats.link_message import Entry, SessionRefreshed
-from sessionfs.formats.link_messages import (
-    Fetched,
-    SessionFound,
-)
+from sessionfs.formats.link_messages import Fetched, SessionFound
+from sessionfs.formats.manifest import Manifest
 from sessionfs.model import keys, names
 from sessionfs.model.clock import Clock
 from sessionfs.model.errors import (
     AccessError,
     CorruptDataError,
-    InternalError,
-    ObjectNotFoundError,
-    PreconditionFailedError,
-    SessionFSError,
     UnavailableError,
 )
 from sessionfs.model.names import SessionId
 from sessionfs.model.settings import ReplicationSettings
-from sessionfs.replication.hydration.adoption import Adoption
-from sessionfs.replication.hydration.comparison import Comparison, Differences
-from sessionfs.replication.hydration.fetching import ObjectFetcher
-from sessionfs.replication.hydration.tree_rows import TreeRows
-from sessionfs.replication.remote_tree import RemoteEntry, RemoteTreeReader, Survey
+from sessionfs.replication.hydration.comparison import Comparison, Differences, is_ours
+from sessionfs.replication.hydration.exact_comparison import ExactComparison
+from sessionfs.replication.hydration.exact_trees import generation_of
+from sessionfs.replication.hydration.fetches.content_fetch import ContentFetcher
+from sessionfs.replication.hydration.fetches.damage import Damage
+from sessionfs.replication.hydration.fetches.fetching import ObjectFetcher
+from sessionfs.replication.hydration.fetches.file_fetch import FileFetch, described
+from sessionfs.replication.hydration.news import News
+from sessionfs.replication.hydration.one_generation import OneGeneration
+from sessionfs.replication.hydration.read_only_trees import ReadOnlyTrees, is_read_only_tree
+from sessionfs.replication.hydration.survey import Survey
+from sessionfs.replication.hydration.takeover.adoption import Adoption, SetAside
+from sessionfs.replication.hydration.takeover.catch_up import Base, CatchUp, CaughtUp
+from sessionfs.replication.hydration.takeover.generation_sources import GenerationSources
+from sessionfs.replication.hydration.takeover.tail import Tail
+from sessionfs.replication.remote_tree import RemoteTreeReader
 from sessionfs.replication.trio_store import READ_TRIES, TrioStore
 from sessionfs.replication.uploads.conflicts import RaiseEvent
 from sessionfs.working_copy.exclusions import Exclusions
-from sessionfs.working_copy.journal_tree import Node
-from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
 from sessionfs.working_copy.upload_journal import UploadJournal
 
-MOVES = 3
-"""How often a fetch follows an object that another host replaces meanwhile."""
+_HELD = "held"
 
 
-class _Flight:
-    """A fetch under way, for everybody who asks for the same file."""
+class Claim(Protocol):
+    """What a claim gave; see ``replication/ownership``."""
 
-    __slots__ = ("error", "landed", "result")
+    @property
+    def epoch(self) -> int:
+        """Ours."""
 
-    def __init__(self) -> None:
-        self.landed = trio.Event()
-        self.result: Fetched | None = None
-        self.error: SessionFSError = UnavailableError("the fetch was cancelled", remedy="try again")
+    @property
+    def is_presumed(self) -> bool:
+        """The store did not answer."""
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """``manifest.json`` behind the fence; None when it need not be looked at."""
+
+    @property
+    def manifest_token(self) -> str:
+        """Its token."""
 
 
 class Hydrator:
@@ -69,11 +81,12 @@ class Hydrator:
         journal: What is known here.
         store: The bucket.
         layout: The state directory.
-        settings: Which files are private.
+        settings: Which files are private, and what is taken over.
         clock: Ages, and names of staged files.
         exclusions: Names that are not hydrated.
         raise_event: Told of conflicts, corrupt objects and keys that cannot be shown.
         listing_seconds: How old a list of sessions may be.
+        set_aside: Puts what a session owes aside when its journal was lost and another host owned it since.
     """
 
     def __init__(
@@ -87,57 +100,105 @@ class Hydrator:
         *,
         raise_event: RaiseEvent,
         listing_seconds: float = 5.0,
+        set_aside: SetAside | None = None,
     ) -> None:
         self._journal = journal
         self._store = store
         self._clock = clock
         self._raise_event = raise_event
         self._listing_seconds = listing_seconds
-        self._reader = RemoteTreeReader(store, exclusions, private_globs=settings.private_globs)
-        self._adoption = Adoption(journal, store, layout, clock, raise_event=raise_event)
-        self._comparison = Comparison(journal, self._reader, raise_event=raise_event)
+        owner = (os.geteuid(), os.getegid())
+        self._reader = RemoteTreeReader(
+            store, exclusions, private_globs=settings.private_globs, owner=owner, at=settings.at
+        )
+        self._adoption = Adoption(journal, store, layout, clock, raise_event=raise_event, set_aside=set_aside)
+        comparison = Comparison(journal, self._reader, raise_event=raise_event)
+        exact = ExactComparison(journal)
+        self._news = News(journal, self._reader, comparison=comparison, exact=exact, at=settings.at)
+        self._one_generation = OneGeneration(
+            journal, self._reader, comparison=comparison, exact=exact, news=self._news,
+            generation=generation_of(settings.at),
+        )  # fmt: skip
+        self._damage = Damage(self._reader.chain)
         self._fetcher = ObjectFetcher(store, layout, clock)
+        content = ContentFetcher(store, self._reader.chain, self._fetcher)
+        self._trees = ReadOnlyTrees(
+            journal, store, self._reader, fetcher=self._fetcher, content=content, owner=owner
+        )
+        self._files = FileFetch(
+            journal,
+            self._reader,
+            fetcher=self._fetcher,
+            content=content,
+            comparison=comparison,
+            exact=exact,
+            read_only=self._trees.fetch,
+            raise_event=raise_event,
+        )
+        sources = GenerationSources(journal, store, layout, clock, content)
+        tail = Tail(
+            journal, store, clock, self._reader, exact=exact, sources=sources, raise_event=raise_event
+        )
+        self._catch_up = CatchUp(
+            journal, self._reader, comparison=comparison, exact=exact, tail=tail, sources=sources
+        )
         self._locks: dict[str, trio.Lock] = {}
-        self._flights: dict[int, _Flight] = {}
         self._listed: list[SessionId] = []
         self._listed_at = float("-inf")
-        self._corrupt: set[tuple[str, str]] = set()
+        self._removed: dict[str, str] = {}
 
     # --- sessions
 
     async def open_session(self, session: str) -> SessionFound:
-        """Say what is known of a session; at first use, read its tree from the bucket.
+        """Say what is known of a session, or of a read-only tree; at first use, read it from the bucket.
 
         Raises:
             InvalidSessionIdError: The text is no session id.
+            InvalidRequestError: A generation of the past is asked for, and changes of the session are not in the bucket yet.
             UnavailableError, AccessError: It is not known here, and the store does not answer.
             CorruptDataError, UnsupportedFormatError: Its manifest cannot be read.
         """
+        if is_read_only_tree(session):
+            async with self._locks.setdefault(session, trio.Lock()):
+                root = await self._trees.open(session)
+                return self._read_only(session, root)
         identifier = names.session_id(session)
         async with self._locks.setdefault(session, trio.Lock()):
+            if self._one_generation.is_wanted:
+                return self._read_only(session, await self._one_generation.open(identifier))
             row = self._journal.session(session)
+            if row is not None and row.tree_of:
+                await self._one_generation.leave(identifier)
             here = self._root(identifier) is not None
             # Removed here, and its deletes are owed: the bucket's remains are not the session.
             if row is not None and (row.known if here else row.written):
                 return self._found(identifier)
-            try:
-                tree = await self._reader.load(identifier)
-            except (UnavailableError, AccessError):
-                if self._root(identifier) is None:
-                    raise
-                return self._found(identifier)
-            if tree is None:
-                if self._root(identifier) is not None:
-                    self._journal.update_session(session, known=True)
-                return self._found(identifier)
-            if self._root(identifier) is not None:
-                await self._adoption.merge(identifier, tree)
-            else:
-                with self._journal.transaction():
-                    TreeRows(self._journal, identifier).add_session(tree)
-            self._comparison.note_read(tree.survey)
-            self._announce_skipped(tree.survey)
-            return self._found(identifier)
+            return await self._open(identifier)
+
+    async def _open(self, session: SessionId) -> SessionFound:
+        here = self._root(session) is not None
+        try:
+            survey = await self._reader.survey(session, is_ours=here)
+            tree = await self._reader.tree(survey) if survey.exists else None
+        except (UnavailableError, AccessError):
+            if self._root(session) is None:
+                raise
+            return self._found(session)
+        except CorruptDataError as problem:
+            raise await self._damage.of_manifest(session, problem) from None
+        if tree is None:
+            if self._root(session) is not None:
+                self._journal.update_session(session, known=True)
+            elif survey.is_removed:
+                self._removed[session] = survey.manifest_token
+            return self._found(session)
+        if self._root(session) is not None:
+            await self._adoption.merge(session, tree)
+            self._news.note_merged(tree.survey)
+        else:
+            self._news.add(tree)
+        self._announce_skipped(tree.survey)
+        return self._found(session)
 
     async def list_sessions(self) -> list[str]:
         """Name the sessions in the bucket and here; at most ``listing_seconds`` old.
@@ -148,20 +209,44 @@ class Hydrator:
         now_seconds = self._clock.elapsed_seconds()
         if now_seconds - self._listed_at >= self._listing_seconds:
             try:
-                _, prefixes = await self._store.list_all(
-                    keys.SESSIONS_PREFIX, whole_segments=True, tries=READ_TRIES
-                )
+                listed = await self._list_bucket()
             except (UnavailableError, AccessError):
                 if self._listed_at == float("-inf"):
                     raise
             else:
-                found = (keys.session_of_prefix(prefix) for prefix in prefixes)
-                self._listed = [session for session in found if session is not None]
-                self._listed_at = now_seconds
-        rows = self._journal.sessions()
+                self._listed, self._listed_at = listed, now_seconds
+        rows = [row for row in self._journal.sessions() if not is_read_only_tree(row.id)]
         here = {row.id for row in rows if self._root(row.id) is not None}
         removed = {row.id for row in rows if row.written} - here
         return sorted(({*self._listed} | here) - removed)
+
+    async def _list_bucket(self) -> list[SessionId]:
+        _, prefixes = await self._store.list_all(keys.SESSIONS_PREFIX, whole_segments=True, tries=READ_TRIES)
+        found = (keys.session_of_prefix(prefix) for prefix in prefixes)
+        return [session for session in found if session is not None and not await self._is_removed(session)]
+
+    async def _is_removed(self, session: SessionId) -> bool:
+        """Whether a listed session was removed in the bucket as far as is known: something may be left below its prefix."""
+        token = self._removed.get(session)
+        if token is None:
+            return False
+        found = await self._store.head(keys.manifest_key(session), tries=READ_TRIES)
+        if found is not None and found.token == token:
+            return True
+        del self._removed[session]
+        return False
+
+    async def list_generations(self, session: str) -> list[int]:
+        """Name the generations of a session that can be shown, ascending.
+
+        Raises:
+            InvalidSessionIdError: The text is no session id.
+            UnavailableError, AccessError: The store does not answer.
+            CorruptDataError, UnsupportedFormatError: The newest manifest cannot be read.
+        """
+        return await self._trees.generations(names.session_id(session))
+
+    # --- what other hosts change
 
     async def refresh_session(self, session: str) -> SessionRefreshed:
         """Compare a known session with the bucket and take over what changed there and is clean here.
@@ -172,11 +257,19 @@ class Hydrator:
         Raises:
             UnavailableError, AccessError, CorruptDataError, UnsupportedFormatError: Nothing was changed.
         """
+        if is_read_only_tree(session):
+            return SessionRefreshed([], [], foreign=False)
         identifier = names.session_id(session)
         async with self._locks.setdefault(session, trio.Lock()):
-            if self._journal.session(session) is None:
+            row = self._journal.session(session)
+            if row is None:
                 return SessionRefreshed([], [], foreign=True)
-            return self._refreshed(session, await self._comparison.compare(identifier))
+            if self._catch_up.is_behind(session) and is_ours(row):
+                base = await self._catch_up.base_of(identifier)
+                return self._refreshed(session, (await self._catch_up.run(identifier, base)).found)
+            if self._one_generation.is_wanted and not is_ours(row):
+                return self._refreshed(session, await self._one_generation.compare(row))
+            return self._refreshed(session, await self._news.take(row))
 
     def _refreshed(self, session: str, found: Differences) -> SessionRefreshed:
         row = self._journal.session(session)
@@ -184,7 +277,7 @@ class Hydrator:
         for number in sorted(found.attributes):
             node, named = self._journal.node(number), self._journal.names_of(number)
             if node is not None and node.present and named:
-                attributes.append(self._entry(named[0][1], number))
+                attributes.append(described(self._journal, named[0][1], number))
         paths: dict[int, bytes] = {}
         for number in (*found.files, *(entry.number for entry in attributes)):
             place = self._journal.path_of(number)
@@ -193,10 +286,64 @@ class Hydrator:
         return SessionRefreshed(
             sorted(found.directories),
             sorted(found.files),
-            foreign=row is None or not row.written,
+            foreign=row is None or not is_ours(row),
             attributes=attributes,
             paths=paths,
         )
+
+    # --- a session becomes this host's
+
+    async def catch_up(self, session: str, claim: Claim) -> SessionRefreshed | None:
+        """Take over what others did, after a claim that brought news and before anything of the session is sent.
+
+        Owed files of a time before the other owner were set aside already. Files of the answer that are on this disk are old: the daemon drops
+        them, then `refresh_session` finishes them.
+
+        Returns:
+            What changed here, None for nothing.
+
+        Raises:
+            OwnershipLostError: A later owner has written there.
+            UnavailableError, AccessError: Not done, or not all of it: the same call goes on.
+        """
+        if claim.is_presumed:
+            return None
+        identifier = names.session_id(session)
+        async with self._locks.setdefault(session, trio.Lock()):
+            base = Base(claim.epoch, claim.manifest, claim.manifest_token)
+            if claim.manifest is None:
+                base = await self._catch_up.base_of(identifier)
+            found = (await self._catch_up.run(identifier, base)).found
+            self._news.note_taken(session)
+        is_nothing = not (found.directories or found.files or found.attributes)
+        return None if is_nothing else self._refreshed(session, found)
+
+    async def finish_catch_up(self, session: str) -> list[str]:
+        """Go on with what `catch_up` left, before a commit.
+
+        Returns:
+            Files, as a person reads them, whose bytes on this disk are still old: a program has them open. No commit can say what they are.
+
+        Raises:
+            As `catch_up`.
+        """
+        if not self._catch_up.is_behind(session):
+            return []
+        caught_up = await self._go_on(names.session_id(session))
+        places = (self._journal.path_of(number) for number in sorted(caught_up.waiting))
+        return [names.display(place[1]) for place in places if place is not None]
+
+    async def settle_tail(self, session: str) -> int:
+        """Settle what the owner before left uncommitted, if the session is recovered at a generation; a part of `catch_up`, and again harmless.
+
+        Returns:
+            How many files were kept aside.
+        """
+        return (await self._go_on(names.session_id(session))).tail_files
+
+    async def _go_on(self, session: SessionId) -> CaughtUp:
+        async with self._locks.setdefault(session, trio.Lock()):
+            return await self._catch_up.run(session, await self._catch_up.base_of(session))
 
     # --- files
 
@@ -205,131 +352,19 @@ class Hydrator:
 
         Raises:
             ObjectNotFoundError: No such file (any more).
-            CorruptDataError: Its bytes do not verify, or no object holds them.
+            CorruptDataError: Its bytes do not verify, or no object holds them; it names the file, its generation, and what was tried.
             LocalDiskError: The disk is full, or fails.
             UnavailableError, AccessError: The store does not give it; or another host replaces it again and again.
         """
-        flight = self._flights.get(number)
-        if flight is None:
-            flight = self._flights[number] = _Flight()
-            try:
-                flight.result = await self._fetch(number)
-            except SessionFSError as error:
-                flight.error = error
-                raise
-            finally:
-                del self._flights[number]
-                flight.landed.set()
-            return flight.result
-        await flight.landed.wait()
-        if flight.result is None:
-            raise flight.error
-        return flight.result
+        return await self._files.fetch(number)
 
-    # --- one fetch
+    def problem_of(self, number: int) -> str:
+        """Why a file's bytes could not be had when they were last wanted, "" when nothing is known against it."""
+        return self._files.problem_of(number)
 
-    async def _fetch(self, number: int) -> Fetched:
-        gone: set[str] = set()
-        known: KnownObject | None = None
-        for _ in range(MOVES + 1):
-            node = self._file(number)
-            self._take_pending(node)
-            known = next((k for k in self._sources(node) if k.key not in gone), None)
-            if known is None:
-                raise CorruptDataError(f"no object holds the bytes of {self._shown(number)}")
-            try:
-                return self._fetched(number, known, *await self._fetcher.fetch(known))
-            except (PreconditionFailedError, ObjectNotFoundError):
-                if not await self._follow(number, known):
-                    gone.add(known.key)
-            except CorruptDataError as problem:
-                self._report_corrupt(known, problem)
-                raise
-        return await self._fetch_prefix(number, known)
-
-    async def _fetch_prefix(self, number: int, known: KnownObject | None) -> Fetched:
-        """Take the first bytes of an object that grows faster than it can be read: their sha256 says whether they are the ones known."""
-        busy = UnavailableError(
-            f"{self._shown(number)} changes faster than it can be read", remedy="try again"
-        )
-        if known is None or not known.sha256:
-            raise busy
-        current = self._journal.object(known.key) or known
-        try:
-            return self._fetched(number, current, *await self._fetcher.fetch(replace(current, token="")))
-        except (CorruptDataError, ObjectNotFoundError):
-            raise busy from None
-
-    def _sources(self, node: Node) -> list[KnownObject]:
-        """Objects that hold a file's bytes, its own keys first."""
-        own = self._journal.objects_of(node.number)
-        live = [known for known in own if keys.parse_live_key(known.key) is not None]
-        live.sort(key=lambda known: (known.sha256 != node.sha256, known.key))
-        kept = [known for known in own if known not in live and known.sha256 == node.sha256]
-        others = self._journal.objects_with(node.sha256) if node.sha256 else []
-        return live + kept + [known for known in others if known.number != node.number]
-
-    def _take_pending(self, node: Node) -> None:
-        """Take over what a comparison found while the old bytes were still here."""
-        if node.present:
-            return
-        for known in self._journal.objects_of(node.number):
-            entry = self._comparison.pending(known.key)
-            if entry is not None and len(self._journal.names_of(node.number)) == 1:
-                live = keys.parse_live_key(known.key)
-                if live is not None and stat.S_ISREG(entry.mode) and not self._comparison.is_busy(known.key):
-                    self._replace(node.number, live.session, entry)
-
-    async def _follow(self, number: int, known: KnownObject) -> bool:
-        """Look what became of an object that is no longer the one known.
-
-        Returns:
-            Whether its key is worth another try.
-        """
-        live = keys.parse_live_key(known.key)
-        if self._journal.object(known.key) != known:
-            return True
-        if live is None:
-            return False
-        entry = await self._reader.head_entry(known.key, live.path, None)
-        if self._journal.object(known.key) != known:
-            return True
-        single = known.number == number and len(self._journal.names_of(number)) == 1
-        if entry is None or not stat.S_ISREG(entry.mode) or not single or self._comparison.is_busy(known.key):
-            return False
-        self._replace(number, live.session, entry)
-        return True
-
-    def _replace(self, number: int, session: SessionId, entry: RemoteEntry) -> None:
-        with self._journal.transaction():
-            rows = TreeRows(self._journal, session)
-            rows.set_attributes(number, entry)
-            rows.set_content(number, entry)
-
-    def _fetched(self, number: int, known: KnownObject, staged: str, sha256: str) -> Fetched:
-        if self._journal.node(number) is None:
-            self._fetcher.discard(staged)
-            raise ObjectNotFoundError(f"file {number} was removed while it was fetched")
-        with self._journal.transaction():
-            if not known.sha256 and self._journal.object(known.key) == known:
-                self._journal.put_object(replace(known, sha256=sha256))
-            self._journal.update_node(number, sha256=sha256, size=known.size_bytes)
-        name = self._journal.names_of(number)[0][1]
-        return Fetched(staged, self._entry(name, number))
-
-    def _report_corrupt(self, known: KnownObject, problem: CorruptDataError) -> None:
-        """Announce a bad object once; it stays in the bucket as evidence."""
-        if (known.key, known.token) in self._corrupt:
-            return
-        self._corrupt.add((known.key, known.token))
-        live = keys.parse_live_key(known.key)
-        fields = {
-            "session_id": live.session if live else "",
-            "path": names.display(live.path) if live else "",
-            "key": known.key,
-            "problem": problem.message,
-        }
-        self._raise_event("session.file.corrupt", fields)
+    def forget_read_only_trees(self) -> None:
+        """Forget the rows of read-only trees; what is of them in the working copy is the caller's to remove."""
+        self._trees.forget_all()
 
     # --- what the journal says
 
@@ -341,25 +376,14 @@ class Hydrator:
         row = self._journal.session(session)
         if root is None or row is None:
             return SessionFound(exists=False)
-        return SessionFound(exists=True, root=self._entry(session.encode(), root), foreign=not row.written)
+        entry = described(self._journal, session.encode(), root)
+        return SessionFound(exists=True, root=entry, foreign=not is_ours(row), owned=row.owner_state == _HELD)
 
-    def _entry(self, name: bytes, number: int) -> Entry:
-        node, entry = self._journal.node(number), self._journal.entry(name, number)
-        if node is None or entry is None:
-            raise InternalError(f"inode {number} has a name and no row")
-        return msgspec.structs.replace(entry, xattrs=extended_attributes.unpack(node.xattrs))
-
-    def _file(self, number: int) -> Node:
-        node = self._journal.node(number)
-        if node is None or not self._journal.names_of(number):
-            raise ObjectNotFoundError(f"no file has the number {number}")
-        if not stat.S_ISREG(node.mode):
-            raise InternalError(f"{self._shown(number)} is no file: it has no bytes to fetch")
-        return node
-
-    def _shown(self, number: int) -> str:
-        place = self._journal.path_of(number)
-        return f"{place[0]}/{names.display(place[1])}" if place else f"file {number}"
+    def _read_only(self, tree: str, root: int | None) -> SessionFound:
+        if root is None:
+            return SessionFound(exists=False)
+        entry = described(self._journal, tree.encode(), root)
+        return SessionFound(exists=True, root=entry, foreign=False, read_only=True)
 
     def _announce_skipped(self, survey: Survey) -> None:
         if survey.skipped:

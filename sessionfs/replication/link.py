@@ -4,7 +4,7 @@ Invariants:
 
 * Every call ends: with its reply, the other side's error, or `UnavailableError` when the link breaks.
 * Requests are handled at the same time, each in its own task; replies leave in the order they are ready.
-* A notice never waits. Of the notices of one class only the newest is kept: they cannot fill the buffer.
+* A notice never waits. Of the notices of one class (about one session) only the newest is kept: they cannot fill the buffer.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Link:
         self._calls: dict[int, _Call] = {}
         self._identifier = 0
         self._frames: list[bytes] = []
-        self._notices: dict[type[AnyMessage], AnyMessage] = {}
+        self._notices: dict[tuple[type[AnyMessage], str], AnyMessage] = {}
         self._wake = trio.Event()
         self.closed = False
 
@@ -108,7 +108,7 @@ class Link:
     def notify(self, message: AnyMessage) -> None:
         """Send a notice without waiting; a newer one of its class may replace it, a broken link loses it."""
         if not self.closed:
-            self._notices[type(message)] = message
+            self._notices[type(message), getattr(message, "session", "")] = message
             self._wake.set()
 
     async def serve(self) -> None:

@@ -1,11 +1,13 @@
-"""A session as the bucket has it: one manifest, one listing, and a HEAD for what neither describes.
+"""A session as the bucket has it: one manifest, one listing, and a HEAD for what neither describes; or the manifest alone.
 
 Order: the manifest first, then the listing, so that the listing is never older. Rules:
 
-* A live object that the manifest names with its token is described by the manifest; any other by its own metadata.
-  An object written about when the manifest was is asked too: a copy onto itself (``chmod``) may keep its token.
-* Recovery ``live``: a path of the manifest whose live object is gone was removed. A path that never had one reads from
-  ``.objects/``. Recovery ``committed``: what is gone reads from ``.objects/`` too.
+* A session that is recovered at a generation (``hydration/exact_trees.py``) is what its manifest names: nothing is listed.
+* A session whose newest manifest says that it was removed is nothing, whatever is below its prefix.
+* A live object that the manifest names with its token is described by the manifest; any other by its own metadata. One written about when the
+  generation was committed, or later, is asked too: a copy onto itself (``chmod``) may keep its token. The fence of a claim rewrites
+  ``manifest.json``, so it is the time of ``<n>.json`` that counts.
+* A path of the manifest whose live object is gone was removed. A path that never had one reads from ``.objects/``.
 * A key that no path can name, or beside which another makes its path a directory, is reported and never breaks the rest.
 * Listings carry no type: nothing is shown before it was described.
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -26,159 +28,36 @@ from sessionfs.formats.object_metadata import DEFAULT_DIRECTORY_MODE, FileAttrib
 from sessionfs.model import keys
 from sessionfs.model.errors import ObjectNotFoundError, PreconditionFailedError
 from sessionfs.model.names import SessionId
+from sessionfs.replication.hydration.exact_trees import ExactTrees, is_exact, may_be_one_file
 from sessionfs.replication.hydration.fan_out import for_each
+from sessionfs.replication.hydration.manifest_chain import ManifestChain
+from sessionfs.replication.hydration.survey import (
+    PRIVATE_MODE,
+    RemoteEntry,
+    RemoteTree,
+    Skipped,
+    Survey,
+    above,
+)
 from sessionfs.replication.trio_store import READ_TRIES, TrioStore
 from sessionfs.stores.base import ObjectStat, Token
 from sessionfs.working_copy.exclusions import Exclusions
 
 CONCURRENT_HEADS = 64
 MAX_TARGET_BYTES = 4095
-_PRIVATE_MODE = stat.S_IFREG | 0o600
-_MARGIN_NS = 1_000_000_000
-"""Times of a store are whole seconds on some."""
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteEntry:
-    """One path of a session in the bucket.
+class KnownManifest:
+    """The manifest that a tree here was made of.
 
     Attributes:
-        path: Path inside the session; empty for its root.
-        key: Of the object that holds its bytes, target or attributes; "" for a directory without a marker.
-        mode: As this host shows it: `attributes` says what the bucket keeps.
-        attributes: As the bucket keeps them.
-        size_bytes: Length of the object.
-        sha256: Of the object, "" when unknown.
-        token: Of the object.
-        write_id: Of the attempt that wrote it, "" when unknown.
-        lineage: As in the metadata, "" when unknown.
-        xattrs: Extended attributes, None when no manifest tells.
-        target: A symlink's text.
-        link_group: Equal for all names of one file, 0 for one name.
+        token: Of ``manifest.json``, "" for none.
+        is_exact: It alone was taken.
     """
 
-    path: bytes
-    key: str
-    mode: int
-    attributes: FileAttributes
-    size_bytes: int = 0
-    sha256: str = ""
     token: str = ""
-    write_id: str = ""
-    lineage: str = ""
-    xattrs: dict[bytes, bytes] | None = None
-    target: bytes = b""
-    link_group: int = 0
-
-    @property
-    def is_directory(self) -> bool:
-        """Whether it is a directory."""
-        return stat.S_ISDIR(self.mode)
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """An object that cannot be shown.
-
-    Attributes:
-        key: Its key.
-        reason: Why, in a few words.
-    """
-
-    key: str
-    reason: str
-
-
-@dataclass(slots=True)
-class Survey:
-    """What one manifest and one listing say.
-
-    Attributes:
-        session: The session.
-        manifest: The newest manifest, None for none.
-        manifest_token: Its token, "" for none.
-        listed: Every key below the session, whatever it is.
-        live: Live objects by path.
-        implied: Directories that only have something below them.
-        stored: Entries of the manifest without a live object, whose bytes are elsewhere.
-        skipped: What cannot be shown.
-        entries: Entries of the manifest by path.
-        broken_groups: Link groups that are no longer one file.
-        manifest_ns: The store's time of the manifest.
-        newest_ns: The store's time of the newest object listed, 0 for none.
-        manifest_unchanged: The manifest is the one the caller knows: it was not read again, and `manifest` is None.
-    """
-
-    session: SessionId
-    manifest: Manifest | None
-    manifest_token: str
-    listed: dict[str, ObjectStat] = field(default_factory=dict)
-    live: dict[bytes, ObjectStat] = field(default_factory=dict)
-    implied: set[bytes] = field(default_factory=set)
-    stored: dict[bytes, ManifestEntry] = field(default_factory=dict)
-    skipped: list[Skipped] = field(default_factory=list)
-    entries: dict[bytes, ManifestEntry] = field(default_factory=dict)
-    broken_groups: set[int] = field(default_factory=set)
-    manifest_ns: int = 0
-    newest_ns: int = 0
-    manifest_unchanged: bool = False
-
-    @property
-    def exists(self) -> bool:
-        """Whether the session exists: something is listed, or a manifest says so."""
-        named = self.manifest_unchanged or (self.manifest is not None and not self.manifest.removed)
-        return named or bool(self.listed)
-
-    @property
-    def paths(self) -> list[bytes]:
-        """Every path, directories before what is in them."""
-        return sorted({b"", *self.live, *self.implied, *self.stored}, key=lambda path: path.split(b"/"))
-
-    def has(self, path: bytes) -> bool:
-        """Whether the session has a path."""
-        return path == b"" or path in self.live or path in self.implied or path in self.stored
-
-    def has_directory(self, path: bytes) -> bool:
-        """Whether the session has a directory at a path."""
-        live, kept = self.live.get(path), self.stored.get(path)
-        marked = live is not None and live.key.endswith("/")
-        return marked or path in self.implied or (kept is not None and stat.S_ISDIR(kept.mode))
-
-    def named_by_manifest(self, path: bytes) -> ManifestEntry | None:
-        """The manifest's entry for a live object, when it is of this very object."""
-        entry, live = self.entries.get(path), self.live.get(path)
-        same = (
-            entry is not None
-            and live is not None
-            and entry.token == live.token
-            and stat.S_ISDIR(entry.mode) == live.key.endswith("/")
-        )
-        return entry if same else None
-
-    def needs_head(self, path: bytes) -> bool:
-        """Whether a live object must be asked for its attributes."""
-        return (
-            self.named_by_manifest(path) is None
-            or self.live[path].modified_ns + _MARGIN_NS >= self.manifest_ns
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteTree:
-    """A whole session.
-
-    Attributes:
-        survey: What it was read from.
-        entries: By path, directories before what is in them; the root is the first.
-    """
-
-    survey: Survey
-    entries: tuple[RemoteEntry, ...]
-
-    @property
-    def skipped(self) -> list[Skipped]:
-        """What cannot be shown."""
-        return self.survey.skipped
+    is_exact: bool = False
 
 
 class RemoteTreeReader:
@@ -189,6 +68,11 @@ class RemoteTreeReader:
         exclusions: Names that are not hydrated.
         private_globs: Files that are 0600 on this host.
         owner: Who owns what another tool wrote (user, group).
+        at: What is taken over: ``auto``, ``live`` or ``committed``.
+
+    Attributes:
+        chain: Reads manifests.
+        trees: Makes trees of manifests alone.
     """
 
     def __init__(
@@ -198,40 +82,92 @@ class RemoteTreeReader:
         *,
         private_globs: tuple[str, ...],
         owner: tuple[int, int] | None = None,
+        at: str = "auto",
     ) -> None:
         self._store = store
         self._exclusions = exclusions
         self._private = Exclusions(private_globs)
         self._owner = owner if owner is not None else (os.geteuid(), os.getegid())
+        self._at = at
+        self.chain = ManifestChain(store)
+        self.trees = ExactTrees(exclusions, self._private, self._owner)
 
-    async def load(self, session: SessionId) -> RemoteTree | None:
+    async def load(self, session: SessionId, *, is_ours: bool = False) -> RemoteTree | None:
         """Read a whole session; None when it does not exist.
+
+        Args:
+            session: The session.
+            is_ours: Its live objects count, whatever the manifest says: they are this host's.
 
         Raises:
             UnavailableError, AccessError: Nothing is known.
             CorruptDataError, UnsupportedFormatError: The manifest cannot be read.
         """
-        survey = await self.survey(session)
-        if not survey.exists:
-            return None
+        survey = await self.survey(session, is_ours=is_ours)
+        return await self.tree(survey) if survey.exists else None
+
+    async def tree(self, survey: Survey) -> RemoteTree:
+        """Describe everything that a survey found; as `load`."""
+        if survey.is_exact:
+            return await self.exact(survey)
         paths = await trio.to_thread.run_sync(lambda: survey.paths)
         described = await self.describe(survey, paths)
         return RemoteTree(survey, tuple(described[path] for path in paths if path in described))
 
-    async def survey(self, session: SessionId, *, known_manifest: str = "") -> Survey:
-        """Read the manifest and list the session; as `load`.
+    async def exact(self, survey: Survey) -> RemoteTree:
+        """Give the tree of a survey that is a manifest alone."""
+        manifest = survey.manifest or Manifest(survey.session, 0)
+        return await trio.to_thread.run_sync(
+            self.trees.tree, survey.session, manifest, survey.manifest_token, survey.manifest_ns
+        )
+
+    def is_exact(self, manifest: Manifest | None) -> bool:
+        """Whether this host takes over exactly a newest manifest's generation."""
+        return is_exact(self._at, manifest)
+
+    async def survey(
+        self, session: SessionId, *, known: KnownManifest | None = None, is_ours: bool = False
+    ) -> Survey:
+        """Read the manifest and, unless it alone counts, list the session; as `load`.
 
         Args:
             session: The session.
-            known_manifest: Token of the manifest that need not be read again, "" for none.
+            known: The manifest that need not be read again, None for none.
+            is_ours: As `load`.
         """
-        survey = await self._manifest(session, known_manifest)
-        objects, _ = await self._store.list_all(keys.session_prefix(session), whole_segments=False)
+        survey = await self._manifest(session, known or KnownManifest())
+        if not is_ours and (survey.is_exact or survey.is_removed):
+            return survey
+        survey.is_exact = False
+        await self._list(survey)
+        return survey
+
+    async def listing(self, session: SessionId, manifest: Manifest | None, token: str) -> Survey:
+        """List a session whose manifest is known, whatever it says; as `survey`."""
+        survey = Survey(session, manifest, token)
+        await self._list(survey)
+        return survey
+
+    async def _list(self, survey: Survey) -> None:
+        if survey.manifest is not None:
+            survey.generation_ns = await self._committed_ns(survey)
+        objects, _ = await self._store.list_all(keys.session_prefix(survey.session), whole_segments=False)
         survey.listed = {found.key: found for found in objects}
         survey.newest_ns = max((found.modified_ns for found in objects), default=0)
         # Large sessions take a while, and the loop serves others too.
         await trio.to_thread.run_sync(self._sort, survey)
-        return survey
+
+    async def _committed_ns(self, survey: Survey) -> int:
+        """The store's time of the commit; 0 when it cannot be told: everything is asked then."""
+        manifest = survey.manifest
+        if manifest is None or not manifest.epoch:
+            # Written by a version that never rewrites it.
+            return survey.manifest_ns
+        if not manifest.generation:
+            return 0
+        key = keys.generation_key(survey.session, manifest.generation)
+        found = await self._store.head(key, tries=READ_TRIES)
+        return found.modified_ns if found is not None else 0
 
     async def describe(self, survey: Survey, paths: Iterable[bytes]) -> dict[bytes, RemoteEntry]:
         """Give entries for paths of a survey; one whose object has gone since is left out, and reported when it is no usable link."""
@@ -254,8 +190,13 @@ class RemoteTreeReader:
             previous: The manifest's entry for the path: its xattrs are kept when the content is the same.
         """
         found = await self._store.head(key, tries=READ_TRIES)
-        if found is None:
-            return None
+        return await self.entry_of(found, path, previous) if found is not None else None
+
+    async def entry_of(
+        self, found: ObjectStat, path: bytes, previous: ManifestEntry | None
+    ) -> RemoteEntry | None:
+        """Describe a live object that was just looked at; as `head_entry`."""
+        key = found.key
         user = found.metadata.user if found.metadata else {}
         is_directory = key.endswith("/")
         attributes = object_metadata.decode_attributes(
@@ -281,6 +222,7 @@ class RemoteTreeReader:
             token=found.token,
             write_id=provenance.write_id,
             lineage=provenance.lineage,
+            epoch=provenance.epoch,
             xattrs=dict(previous.xattrs) if same and previous is not None else None,
         )
         return await self._with_target(entry) if stat.S_ISLNK(entry.mode) else entry
@@ -291,20 +233,24 @@ class RemoteTreeReader:
         self._sort_keys(survey)
         self._sort_entries(survey)
 
-    async def _manifest(self, session: SessionId, known_token: str) -> Survey:
-        key = keys.manifest_key(session)
-        if known_token:
-            head = await self._store.head(key, tries=READ_TRIES)
-            if head is not None and head.token == known_token:
+    async def _manifest(self, session: SessionId, known: KnownManifest) -> Survey:
+        if known.token:
+            head = await self._store.head(keys.manifest_key(session), tries=READ_TRIES)
+            if head is not None and head.token == known.token:
                 return Survey(
-                    session, None, known_token, manifest_ns=head.modified_ns, manifest_unchanged=True
-                )
-        try:
-            found, raw = await self._store.read_with_stat(key, tries=READ_TRIES)
-        except ObjectNotFoundError:
+                    session, None, known.token, manifest_ns=head.modified_ns, manifest_unchanged=True,
+                    is_exact=known.is_exact,
+                )  # fmt: skip
+        newest = await self.chain.newest(session)
+        if newest is None:
             return Survey(session, None, "")
-        manifest = await trio.to_thread.run_sync(manifests.decode, raw, key)
-        return Survey(session, manifest, found.token, manifest_ns=found.modified_ns)
+        return Survey(
+            session,
+            newest.manifest,
+            newest.stat.token,
+            manifest_ns=newest.stat.modified_ns,
+            is_exact=self.is_exact(newest.manifest),
+        )
 
     def _sort_keys(self, survey: Survey) -> None:
         files: dict[bytes, ObjectStat] = {}
@@ -315,7 +261,7 @@ class RemoteTreeReader:
                 survey.skipped.append(Skipped(key, "no path has this key"))
             elif not (live.path and self._exclusions.match(live.path)):
                 (directories if live.is_directory else files)[live.path] = found
-        survey.implied = {above for path in (*files, *directories) for above in _above(path)}
+        survey.implied = {directory for path in (*files, *directories) for directory in above(path)}
         for path, found in files.items():
             if path in directories or path in survey.implied:
                 survey.skipped.append(Skipped(found.key, "another key makes its path a directory"))
@@ -334,20 +280,22 @@ class RemoteTreeReader:
         for entry in manifest.entries:
             if survey.has(entry.path) or self._hidden(entry.path):
                 pass
-            elif entry.token == "" or manifest.recovery == "committed":
+            elif entry.token == "" and (entry.sha256 or not stat.S_ISREG(entry.mode)):
                 survey.stored[entry.path] = entry
             if entry.link_group:
                 first = first_of.setdefault(entry.link_group, entry)
-                if not self._is_current(survey, entry) or not _may_be_one_file(first, entry):
+                if not self._is_current(survey, entry) or not may_be_one_file(first, entry):
                     survey.broken_groups.add(entry.link_group)
         # A path can be below something that is no directory (any more): then it cannot be shown.
         for path in sorted(survey.stored):
-            above = _above(path)
-            if any(self._is_file(survey, directory) for directory in above):
+            directories = above(path)
+            if any(self._is_file(survey, directory) for directory in directories):
                 entry = survey.stored.pop(path)
                 survey.skipped.append(Skipped(manifests.encode_path(entry.path), "its directory is a file"))
             else:
-                survey.implied |= {d for d in above if d and d not in survey.live and d not in survey.stored}
+                survey.implied |= {
+                    d for d in directories if d and d not in survey.live and d not in survey.stored
+                }
 
     def _hidden(self, path: bytes) -> bool:
         return bool(path) and (self._exclusions.match(path) or keys.parse_live_key(_any_key(path)) is None)
@@ -431,22 +379,7 @@ class RemoteTreeReader:
         return replace(entry, target=target) if b"\0" not in target else None
 
     def _shown_mode(self, path: bytes, mode: int) -> int:
-        return _PRIVATE_MODE if stat.S_ISREG(mode) and path and self._private.match(path) else mode
-
-
-def _may_be_one_file(first: ManifestEntry, other: ManifestEntry) -> bool:
-    """Whether two names of a manifest can be those of one file, whatever it says: directories never are."""
-    if stat.S_ISDIR(first.mode):
-        return False
-    return (first.mode, first.size_bytes, first.sha256, first.target) == (
-        other.mode, other.size_bytes, other.sha256, other.target,
-    )  # fmt: skip
-
-
-def _above(path: bytes) -> list[bytes]:
-    """Every directory above a path, the root (empty) included; none for the root."""
-    parts = path.split(b"/") if path else []
-    return [b"/".join(parts[:count]) for count in range(len(parts))]
+        return PRIVATE_MODE if stat.S_ISREG(mode) and path and self._private.match(path) else mode
 
 
 def _any_key(path: bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 
 from sessionfs.formats.link_messages import (
     Description,
@@ -13,6 +14,7 @@ from sessionfs.formats.link_messages import (
 )
 from sessionfs.model import keys, names
 from sessionfs.model.clock import Clock
+from sessionfs.replication.ownership.owner import Ownership
 from sessionfs.replication.trio_store import TrioStore
 from sessionfs.replication.uploader import Uploader
 from sessionfs.working_copy.exclusions import Exclusions
@@ -36,6 +38,8 @@ class Reporting:
         layout: Where sizes are read.
         clock: Ages are counted from it.
         exclusions: Names that never leave this host.
+        ownership: Who owns what.
+        commit_problem: Gives why a session's last commit failed, "" when it did not.
     """
 
     def __init__(
@@ -46,7 +50,12 @@ class Reporting:
         layout: StateLayout,
         clock: Clock,
         exclusions: Exclusions,
+        *,
+        ownership: Ownership,
+        commit_problem: Callable[[str], str],
     ) -> None:
+        self._ownership = ownership
+        self._commit_problem = commit_problem
         self._journal = journal
         self._uploader = uploader
         self._store = store
@@ -61,8 +70,8 @@ class Reporting:
         sessions = [
             SessionStatus(
                 id=session.id,
-                owner="",
-                owned_here=session.written,
+                owner=session.holder,
+                owned_here=self._ownership.owns(session.id),
                 state=_session_state(owed.get(session.id)),
                 owed_files=owed[session.id].rows if session.id in owed else 0,
                 owed_bytes=self._bytes(owed.get(session.id)),
@@ -70,8 +79,11 @@ class Reporting:
                 generation=session.generation,
                 committed_at=session.committed_at,
                 conflicts=conflicts.get(session.id, 0),
+                epoch=session.epoch,
+                commit_problem=self._commit_problem(session.id),
             )
             for session in self._journal.sessions()
+            if not session.tree_of and "%" not in session.id
         ]
         held = self._journal.held_count()
         return Status(
@@ -138,6 +150,7 @@ class Reporting:
             etag=known.token if known else "",
             sha256=known.sha256 if known else "",
             generation=generation,
+            owner=row.holder if row else "",
         )
 
     def _age_seconds(self, owed: WorkSummary | None) -> float:

@@ -9,29 +9,46 @@ run and puts that a dead process left unknown are settled. The store may be away
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
+import msgspec
 import structlog
 import trio
 
 from sessionfs.formats import link_messages as messages
-from sessionfs.formats.commit_messages import CommitAll
-from sessionfs.formats.link_message import Message
-from sessionfs.formats.link_messages import (
-    AnyMessage,
-    ImageGrant,
+from sessionfs.formats import ownership_messages
+from sessionfs.formats.commit_messages import (
+    Barrier,
+    BarrierHeld,
+    Commit,
+    CommitAll,
+    FrozenAt,
+    FrozenImage,
+    GenerationNumbers,
+    ListGenerations,
+    Thaw,
 )
+from sessionfs.formats.link_message import Message
+from sessionfs.formats.link_messages import AnyMessage, ImageGrant, ResolveConflict
+from sessionfs.formats.ownership_messages import Release, ReleaseAll, SessionState
 from sessionfs.model import clock as clocks
-from sessionfs.model import keys
+from sessionfs.model import keys, names
 from sessionfs.model.clock import Clock
 from sessionfs.model.errors import InternalError, NotFoundError, SessionFSError, UnavailableError
+from sessionfs.model.names import SessionId
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication import retry_policy
+from sessionfs.replication.commit.composition import committer_of
 from sessionfs.replication.eviction import Evictor
-from sessionfs.replication.generations import Generations
 from sessionfs.replication.hydrator import Hydrator
+from sessionfs.replication.log_following import LOG_LOST, LogFollower
+from sessionfs.replication.ownership.estrangement import Estrangement
+from sessionfs.replication.ownership.holdings import Claim
+from sessionfs.replication.ownership.owner import Ownership
 from sessionfs.replication.reporting import Reporting
+from sessionfs.replication.session_control import SessionControl
 from sessionfs.replication.sweeper import Sweeper
 from sessionfs.replication.trio_store import TrioStore
 from sessionfs.replication.uploader import Uploader
@@ -39,15 +56,13 @@ from sessionfs.stores.base import ObjectStore
 from sessionfs.working_copy.deletion_brake import DeletionBrake
 from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.intent_log import IntentLogReader
-from sessionfs.working_copy.journal_tree import SessionRow
-from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
+from sessionfs.working_copy.layout import StateLayout
+from sessionfs.working_copy.lease_page import LeasePage
 from sessionfs.working_copy.reconcile import Reconciliation
 from sessionfs.working_copy.record_application import RecordApplication
 from sessionfs.working_copy.upload_journal import UploadJournal
 
 _log = structlog.get_logger("sessionfs.replication")
-_IN_FLIGHT_POLL_SECONDS = 0.005
-_LOG_LOST = "log_lost"
 
 
 class DaemonSide(Protocol):
@@ -59,11 +74,23 @@ class DaemonSide(Protocol):
     async def end_image(self, number: int) -> ImageGrant:
         """Ask again after it was read."""
 
+    async def barrier(self, request: Barrier) -> BarrierHeld:
+        """Ask to freeze what is changing in a session."""
+
+    async def frozen_image(self, request: FrozenImage) -> FrozenAt:
+        """Ask where frozen bytes are."""
+
+    async def thaw(self, request: Thaw) -> None:
+        """Let frozen bytes go."""
+
     async def evict(self, request: messages.Evict) -> bool:
         """Ask to remove a clean file's bytes."""
 
     def log_consumed(self, position: int) -> None:
         """Say that the log may be cut."""
+
+    def session_state(self, state: SessionState) -> None:
+        """Say how a session stands."""
 
 
 class ReplicationService:
@@ -91,10 +118,7 @@ class ReplicationService:
         self._layout = layout
         self._settings = settings
         self._clock = clock
-        self._daemon = daemon
         self._journal = UploadJournal(layout.journal, clock=clock)
-        self._reader = IntentLogReader(layout.intent_log)
-        self._position = int(self._journal.meta("log_position", "0"))
         self._brake = DeletionBrake(
             limit_files=settings.deletion_brake_files, window_seconds=settings.max_upload_delay_seconds
         )
@@ -102,7 +126,28 @@ class ReplicationService:
         self._application = RecordApplication(
             self._journal, layout, exclusions=exclusions, on_delete=self._note_deletion
         )
+        self._log = LogFollower(
+            IntentLogReader(layout.intent_log),
+            self._journal,
+            self._application,
+            on_applied=self._note_applied,
+            on_consumed=self._note_consumed,
+        )
+        self._daemon = daemon
         self._store = TrioStore(store, clock, settings)
+        self._page = LeasePage.open(layout.lease, clocks.boot_id())
+        self._ownership = Ownership(
+            self._journal,
+            self._store,
+            settings,
+            clock,
+            page=self._page,
+            raise_event=self._journal.add_event,
+            tell=self._tell_state,
+            host=socket.gethostname(),
+            on_claimed=self._note_claimed,
+        )
+        self._store.guard = self._ownership.guard
         self._uploader = Uploader(
             self._journal,
             self._store,
@@ -114,6 +159,7 @@ class ReplicationService:
             mount_point=mount_point,
             raise_event=self._journal.add_event,
             on_clean=self._note_clean,
+            authority=self._ownership,
         )
         self._hydrator = Hydrator(
             self._journal,
@@ -124,15 +170,54 @@ class ReplicationService:
             exclusions,
             raise_event=self._journal.add_event,
         )
-        self._generations = Generations(self._journal, self._store, layout, clock, exclusions)
-        self._reporting = Reporting(self._journal, self._uploader, self._store, layout, clock, exclusions)
+        self._control = self._session_control(exclusions)
+        self._reporting = Reporting(
+            self._journal,
+            self._uploader,
+            self._store,
+            layout,
+            clock,
+            exclusions,
+            ownership=self._ownership,
+            commit_problem=self._control.problem,
+        )
         self._sweeper = Sweeper(self._journal, layout, settings, clock, exclusions, wake=self._uploader.wake)
         self._evictor = Evictor(
             self._journal, self._store, layout, settings, exclusions, daemon=daemon, uploader=self._uploader
         )
         self._refreshed: set[str] = set()
-        self._log_grew = trio.Event()
         self._handlers = self._handler_table()
+
+    def _session_control(self, exclusions: Exclusions) -> SessionControl:
+        committer = committer_of(
+            journal=self._journal,
+            store=self._store,
+            layout=self._layout,
+            settings=self._settings,
+            clock=self._clock,
+            exclusions=exclusions,
+            log=self._log,
+            uploader=self._uploader,
+            freezer=self._daemon,
+            authority=self._ownership,
+            raise_event=self._journal.add_event,
+        )
+        estrangement = Estrangement(
+            self._journal, self._store, self._clock, exclusions, uploader=self._uploader,
+            holder=lambda: self._ownership.holder, raise_event=self._journal.add_event,
+        )  # fmt: skip
+        return SessionControl(
+            self._journal,
+            ownership=self._ownership,
+            estrangement=estrangement,
+            committer=committer,
+            hydrator=self._hydrator,
+            uploader=self._uploader,
+            layout=self._layout,
+            settings=self._settings,
+            clock=self._clock,
+            tell=self._daemon.session_state,
+        )
 
     def _handler_table(self) -> dict[type[Message], Callable[..., Awaitable[AnyMessage]]]:
         return {
@@ -147,6 +232,12 @@ class ReplicationService:
             messages.GetStatus: self._status,
             messages.Drain: self._drain,
             CommitAll: self._commit_all,
+            Commit: self._commit,
+            ownership_messages.Claim: self._claim,
+            Release: self._release,
+            ReleaseAll: self._release_all,
+            ListGenerations: self._list_generations,
+            ResolveConflict: self._resolve_conflict,
             messages.Retry: self._retry,
             messages.ListConflicts: self._list_conflicts,
             messages.ListEvents: self._list_events,
@@ -157,23 +248,25 @@ class ReplicationService:
         self.start()
         task_status.started()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._follow_log)
+            nursery.start_soon(self._log.run)
+            nursery.start_soon(self._ownership.run)
             nursery.start_soon(self._adopt_then_upload)
+            nursery.start_soon(self._control.run)
             nursery.start_soon(self._sweeper.run)
             nursery.start_soon(self._evictor.run)
 
     def start(self) -> None:
         """Apply the log, and walk the working copy when the page cache or the journal was lost."""
         boot_id = clocks.boot_id()
-        self._find_place()
-        self._apply_log()
+        self._log.find_place()
+        self._log.apply()
         # A journal that has never been compared with the disk: it is new, or its process died too early.
         is_new = self._journal.meta("boot_id") == ""
         if is_new:
             self._forget_known()
         reconciliation = Reconciliation(self._journal, self._layout, now_ns=self._clock.wall_ns())
         reconciliation.forget_removed()
-        if is_new or self._journal.meta("boot_id") != boot_id or self._journal.meta(_LOG_LOST):
+        if is_new or self._journal.meta("boot_id") != boot_id or self._journal.meta(LOG_LOST):
             findings = reconciliation.run()
             _log.info(
                 "working copy compared",
@@ -184,19 +277,7 @@ class ReplicationService:
             )
         with self._journal.transaction():
             self._journal.set_meta("boot_id", boot_id)
-            self._journal.set_meta(_LOG_LOST, "")
-
-    def _find_place(self) -> None:
-        """Find where the log goes on; one that was lost, or lost its end, tells nothing of what was done before."""
-        place = self._reader.locate(self._position, int(self._journal.meta("log_sequence", "0")))
-        if place.is_continued:
-            return
-        _log.warning("the intent log does not go on where it was read last", position=self._position)
-        self._position = place.position
-        with self._journal.transaction():
-            self._journal.set_meta("log_position", str(place.position))
-            self._journal.set_meta("log_sequence", "0")
-            self._journal.set_meta(_LOG_LOST, "1")
+            self._journal.set_meta(LOG_LOST, "")
 
     def _forget_known(self) -> None:
         """What the log tells of sessions says nothing of the bucket: they are read there before they count as known."""
@@ -218,43 +299,31 @@ class ReplicationService:
     def close(self) -> None:
         """Close the journal."""
         self._journal.close()
+        self._page.close()
 
     # --- the log
 
-    def _apply_log(self) -> None:
-        """Apply what the log has beyond what the journal holds."""
-        before = self._position
-        while True:
-            batch = self._reader.read(self._position)
-            if batch.position == self._position:
-                break
-            self._application.apply(batch.operations, batch.position)
-            self._position = batch.position
-            self._sweeper.note_activity()
-            self._evictor.note_activity()
-        if self._position != before:
-            self._apply_brake()
+    def _note_applied(self) -> None:
+        self._apply_brake()
+        self._sweeper.note_activity()
+        self._evictor.note_activity()
+        self._control.note_applied()
+        self._uploader.wake()
 
-    async def _catch_up(self, position: int) -> None:
-        """Return when every operation before a position is applied."""
-        self._apply_log()
-        while self._position < position:
-            await trio.sleep(_IN_FLIGHT_POLL_SECONDS)
-            self._apply_log()
+    def _note_consumed(self, position: int) -> None:
+        self._daemon.log_consumed(position)
 
     async def _note_growth(self, _message: messages.LogGrew) -> AnyMessage:
-        self._log_grew.set()
+        self._log.note_growth()
         return messages.Done()
 
-    async def _follow_log(self) -> None:
-        while True:
-            await self._log_grew.wait()
-            self._log_grew = trio.Event()
-            before = self._position
-            self._apply_log()
-            if self._position != before:
-                self._uploader.wake()
-                self._daemon.log_consumed(self._position)
+    # --- sessions as a whole
+
+    def _tell_state(self, state: SessionState) -> None:
+        self._control.note_lost(state)
+
+    def _note_claimed(self, session: SessionId, claim: Claim) -> None:
+        self._control.note_claimed(session, claim)
 
     async def _adopt_then_upload(self) -> None:
         """Ask the bucket about sessions whose journal was lost before their files are put: most are equal there."""
@@ -269,7 +338,9 @@ class ReplicationService:
                     pause = retry_policy.backoff_seconds(tries, self._settings, self._clock)
                     _log.warning("session not adopted yet", session=row.id, problem=str(problem))
                     await trio.sleep(pause)
-        await self._uploader.run()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._uploader.run)
+            await self._control.resume()
 
     def _note_clean(self) -> None:
         self._evictor.note_activity()
@@ -310,13 +381,14 @@ class ReplicationService:
     # --- requests
 
     async def _open_session(self, message: messages.OpenSession) -> AnyMessage:
-        await self._catch_up(message.log_position)
+        await self._log.catch_up(message.log_position)
         row = self._journal.session(message.session)
         found = await self._hydrator.open_session(message.session)
         if found.exists and row is not None and row.known and message.session not in self._refreshed:
             found = await self._refresh_at_first_use(message.session, found, message.patience_seconds)
         self._refreshed.add(message.session)
-        return found
+        owned = not found.read_only and self._control.is_open(message.session)
+        return msgspec.structs.replace(found, owned=owned)
 
     async def _refresh_at_first_use(
         self, session: str, found: messages.SessionFound, patience_seconds: float
@@ -333,19 +405,19 @@ class ReplicationService:
         return messages.SessionNames(await self._hydrator.list_sessions())
 
     async def _list_children(self, message: messages.ListChildren) -> AnyMessage:
-        await self._catch_up(message.log_position)
+        await self._log.catch_up(message.log_position)
         return messages.Children(self._journal.remote_entries(message.directory))
 
     async def _refresh_session(self, message: messages.RefreshSession) -> AnyMessage:
-        await self._catch_up(message.log_position)
+        await self._log.catch_up(message.log_position)
         return await self._hydrator.refresh_session(message.session)
 
     async def _fetch(self, message: messages.Fetch) -> AnyMessage:
-        await self._catch_up(message.log_position)
+        await self._log.catch_up(message.log_position)
         return await self._hydrator.fetch(message.number)
 
     async def _flush(self, message: messages.Flush) -> AnyMessage:
-        await self._catch_up(message.log_position)
+        await self._log.catch_up(message.log_position)
         node = self._journal.node(message.number)
         wanted: list[str] = []
         if node is not None:
@@ -377,56 +449,53 @@ class ReplicationService:
         return [key for key in found if key is not None]
 
     async def _describe(self, message: messages.Describe) -> AnyMessage:
-        await self._catch_up(message.log_position)
+        await self._log.catch_up(message.log_position)
         return self._reporting.describe(message.number)
 
     async def _status(self, message: messages.GetStatus) -> AnyMessage:
-        await self._catch_up(message.log_position)
+        await self._log.catch_up(message.log_position)
         return self._reporting.status()
 
     async def _drain(self, message: messages.Drain) -> AnyMessage:
-        await self._catch_up(message.log_position)
+        await self._log.catch_up(message.log_position)
         self._application.note_unrecorded(self._journal.nodes_with_writers(), self._clock.wall_ns())
         await self._uploader.drain(message.seconds)
         return self._reporting.drained()
 
     async def _commit_all(self, message: CommitAll) -> AnyMessage:
-        await self._catch_up(message.log_position)
-        first: SessionFSError | None = None
-        for row in self._journal.sessions():
-            if row.id in self._journal.work_counts():
-                continue
-            try:
-                await self._commit(row, message.trigger)
-            except SessionFSError as problem:
-                _log.error("commit failed", session=row.id, problem=str(problem))
-                first = first or problem
-        if first is not None:
-            raise first
+        await self._log.catch_up(message.log_position)
+        await self._control.commit_all(message.trigger)
         return messages.Done()
 
-    async def _commit(self, row: SessionRow, trigger: str) -> None:
-        if not self._is_named(row):
-            await self._generations.commit_removed(row.id)
-            if not self._is_named(row) and not self._owes(row):
-                self._journal.remove_session(row.id)
-            return
-        if row.changed:
-            await self._generations.commit_drained(row.id, trigger)
-        # Something may have been written since: then it is still this host's.
-        now = self._journal.session(row.id)
-        if now is not None and not now.changed and not self._owes(row):
-            self._journal.update_session(row.id, written=False)
+    async def _commit(self, message: Commit) -> AnyMessage:
+        await self._log.catch_up(message.log_position)
+        session = names.session_id(message.session)
+        return await self._control.commit(session, message.trigger, is_turn=message.is_turn)
 
-    def _is_named(self, row: SessionRow) -> bool:
-        return self._journal.child(ROOT_NUMBER, row.id.encode()) is not None
+    async def _claim(self, message: ownership_messages.Claim) -> AnyMessage:
+        await self._log.catch_up(message.log_position)
+        return await self._control.claim(names.session_id(message.session), force=message.force)
 
-    def _owes(self, row: SessionRow) -> bool:
-        return row.id in self._journal.work_counts()
+    async def _release(self, message: Release) -> AnyMessage:
+        await self._log.catch_up(message.log_position)
+        await self._control.release(names.session_id(message.session))
+        return messages.Done()
+
+    async def _release_all(self, _message: ReleaseAll) -> AnyMessage:
+        await self._control.release_all()
+        return messages.Done()
+
+    async def _list_generations(self, message: ListGenerations) -> AnyMessage:
+        return GenerationNumbers(await self._hydrator.list_generations(message.session))
+
+    async def _resolve_conflict(self, message: ResolveConflict) -> AnyMessage:
+        await self._log.catch_up(message.log_position)
+        self._journal.drop_conflict(message.key)
+        return messages.Done()
 
     async def _retry(self, _message: messages.Retry) -> AnyMessage:
         # Deletions already asked for are confirmed too, also those whose records were not read yet.
-        self._apply_log()
+        self._log.apply()
         self._brake.forget()
         with self._journal.transaction():
             self._journal.release_work()

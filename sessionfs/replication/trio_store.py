@@ -6,6 +6,8 @@ Invariants:
   equal token prove nothing (a copy onto itself moves neither).
 * A changing request is never abandoned: its thread ends before its caller goes on, cancelled or not.
 * A read is repeated only as often as its caller says.
+* What ownership hangs on (beats, records, fences: ``urgent``) has threads of its own: it never waits behind uploads or downloads, and a
+  lost answer is looked up once, because its caller tries again by itself.
 """
 
 from __future__ import annotations
@@ -40,11 +42,13 @@ from sessionfs.stores.base import (
     ObjectStat,
     ObjectStore,
     Token,
+    UploadUnderWay,
 )
 
 READ_TRIES = 5
 """For callers whose read should outlast a passing error."""
 
+_URGENT_THREADS = 4
 _CHUNK_BYTES = 256 << 10
 """So small that a slow line is seen to move."""
 
@@ -113,6 +117,8 @@ class TrioStore:
         requests: Requests sent so far, by kind.
         changes_answered: Changing requests that the store answered, whatever it said about their condition.
         downloaded_bytes: Bytes of objects that came so far.
+        guard: Called with the key right before a changing request is sent, and before a long object appears; in the request's thread, when
+            no queue is left before it. What it raises ends the request unsent.
     """
 
     def __init__(self, store: ObjectStore, clock: Clock, settings: ReplicationSettings) -> None:
@@ -122,6 +128,8 @@ class TrioStore:
         # Reads have their own: what a program waits for must not queue behind uploads.
         self._changing = trio.CapacityLimiter(settings.concurrent_uploads)
         self._reading = trio.CapacityLimiter(settings.concurrent_uploads)
+        self._urgent = trio.CapacityLimiter(_URGENT_THREADS)
+        self.guard: Callable[[str], None] = _permit
         self.requests: Counter[str] = Counter()
         self.changes_answered = 0
         self.downloaded_bytes = 0
@@ -138,12 +146,13 @@ class TrioStore:
 
     # --- reads
 
-    async def head(self, key: str, *, tries: int = 1) -> ObjectStat | None:
+    async def head(self, key: str, *, tries: int = 1, urgent: bool = False) -> ObjectStat | None:
         """Describe an object; None when there is none.
 
         Args:
             key: The key.
             tries: How often to try while the error is a passing one.
+            urgent: Wait behind nothing.
 
         Raises:
             UnavailableError, AccessError, BucketNotFoundError: Nothing is known.
@@ -155,7 +164,7 @@ class TrioStore:
             except ObjectNotFoundError:
                 return None
 
-        return await self._read("head", call, tries)
+        return await self._read("head", call, tries, urgent=urgent)
 
     async def read(
         self, key: str, *, byte_range: ByteRange | None = None, expected: Token | None = None, tries: int = 1
@@ -168,15 +177,21 @@ class TrioStore:
         return (await self.read_with_stat(key, byte_range=byte_range, expected=expected, tries=tries))[1]
 
     async def read_with_stat(
-        self, key: str, *, byte_range: ByteRange | None = None, expected: Token | None = None, tries: int = 1
+        self,
+        key: str,
+        *,
+        byte_range: ByteRange | None = None,
+        expected: Token | None = None,
+        tries: int = 1,
+        urgent: bool = False,
     ) -> tuple[ObjectStat, bytes]:
-        """As `read`, with what the store says about the object."""
+        """As `read`, with what the store says about the object; `urgent` as for `head`."""
 
         def call() -> tuple[ObjectStat, bytes]:
             with self._store.get(key, byte_range=byte_range, expected=expected) as body:
                 return body.stat, body.read()
 
-        return await self._read("get", call, tries)
+        return await self._read("get", call, tries, urgent=urgent)
 
     async def download(
         self,
@@ -248,7 +263,7 @@ class TrioStore:
     # --- changes: the metadata carries the write id by which a lost answer is settled
 
     async def put(
-        self, key: str, body: bytes, *, condition: Condition, metadata: ObjectMetadata
+        self, key: str, body: bytes, *, condition: Condition, metadata: ObjectMetadata, urgent: bool = False
     ) -> Landed | NotLanded | Moved:
         """Store an object in one request.
 
@@ -257,6 +272,7 @@ class TrioStore:
             body: The bytes.
             condition: On the key.
             metadata: With a ``sessionfs-write`` of its own, else a lost answer cannot be told from another writer.
+            urgent: Wait behind nothing, and look up a lost answer once only.
 
         Raises:
             OutcomeUnknownError: The answer was lost and the key could not be looked at.
@@ -268,6 +284,7 @@ class TrioStore:
             condition,
             metadata,
             lambda: self._store.put(key, body, condition=condition, metadata=metadata),
+            urgent=urgent,
         )
 
     async def put_parts(
@@ -286,7 +303,11 @@ class TrioStore:
             condition,
             metadata,
             lambda: self._store.put_parts(
-                key, parts, condition=condition, metadata=metadata, before_complete=before_complete
+                key,
+                parts,
+                condition=condition,
+                metadata=metadata,
+                before_complete=lambda: self._guarded(key, before_complete),
             ),
         )
 
@@ -306,7 +327,11 @@ class TrioStore:
             IfMatch(base.token),
             metadata,
             lambda: self._store.append(
-                key, tail, base=base, metadata=metadata, before_complete=before_complete
+                key,
+                tail,
+                base=base,
+                metadata=metadata,
+                before_complete=lambda: self._guarded(key, before_complete),
             ),
         )
 
@@ -335,7 +360,9 @@ class TrioStore:
         # The target is as it should be, so the condition that failed was the source's.
         return SourceMoved()
 
-    async def delete(self, key: str, *, condition: IfMatch) -> Landed | NotLanded | Moved:
+    async def delete(
+        self, key: str, *, condition: IfMatch, urgent: bool = False
+    ) -> Landed | NotLanded | Moved:
         """Remove an object. An object that is gone already counts as removed.
 
         Raises:
@@ -346,21 +373,30 @@ class TrioStore:
             self._store.delete(key, condition=condition)
             return condition.token
 
-        outcome = await self._change("delete", key, condition, ObjectMetadata(), call)
+        outcome = await self._change("delete", key, condition, ObjectMetadata(), call, urgent=urgent)
         if isinstance(outcome, Moved) and outcome.found is None:
             return Landed(condition.token)
         return outcome
 
+    async def uploads_under_way(self, prefix: str) -> list[UploadUnderWay]:
+        """List the uploads in parts below a prefix; as ``ObjectStore.uploads_under_way``."""
+        return await self._read("list_uploads", lambda: self._store.uploads_under_way(prefix), READ_TRIES)
+
+    async def abort_upload(self, upload: UploadUnderWay) -> None:
+        """Give an upload up; as ``ObjectStore.abort_upload``. Repeating it changes nothing."""
+        await self._read("abort_upload", lambda: self._store.abort_upload(upload), READ_TRIES, abandon=False)
+
     # --- how
 
     async def _read(
-        self, kind: str, call: Callable[[], Result], tries: int, *, abandon: bool = True
+        self, kind: str, call: Callable[[], Result], tries: int, *, abandon: bool = True, urgent: bool = False
     ) -> Result:
+        limiter = self._urgent if urgent else self._reading
         tried = 0
         while True:
             self.requests[kind] += 1
             try:
-                return await trio.to_thread.run_sync(call, abandon_on_cancel=abandon, limiter=self._reading)
+                return await trio.to_thread.run_sync(call, abandon_on_cancel=abandon, limiter=limiter)
             except SessionFSError as error:
                 tried += 1
                 if tried >= tries or not retry_policy.is_transient(error):
@@ -374,25 +410,42 @@ class TrioStore:
         condition: Condition,
         metadata: ObjectMetadata,
         call: Callable[[], Token],
+        *,
+        urgent: bool = False,
     ) -> Landed | NotLanded | Moved:
+        def guarded() -> Token:
+            self.guard(key)
+            return call()
+
         self.requests[kind] += 1
+        limiter = self._urgent if urgent else self._changing
         try:
-            token = await trio.to_thread.run_sync(call, abandon_on_cancel=False, limiter=self._changing)
+            token = await trio.to_thread.run_sync(guarded, abandon_on_cancel=False, limiter=limiter)
         except PreconditionFailedError as error:
             self.changes_answered += 1
             # Also after a 412: a proxy may have repeated a request that was applied the first time.
-            return await self._resolve(key, None, metadata, error)
+            return await self._resolve(key, None, metadata, error, urgent=urgent)
         except OutcomeUnknownError as error:
-            return await self._resolve(key, condition, metadata, error)
+            return await self._resolve(key, condition, metadata, error, urgent=urgent)
         self.changes_answered += 1
         return Landed(token)
 
+    def _guarded(self, key: str, before_complete: Callable[[], None]) -> None:
+        before_complete()
+        self.guard(key)
+
     async def _resolve(
-        self, key: str, condition: Condition | None, metadata: ObjectMetadata, cause: SessionFSError
+        self,
+        key: str,
+        condition: Condition | None,
+        metadata: ObjectMetadata,
+        cause: SessionFSError,
+        *,
+        urgent: bool,
     ) -> Landed | NotLanded | Moved:
         """Look what became of a request; `condition` is None when the store said that it did not hold."""
         try:
-            found = await self.head(key, tries=READ_TRIES)
+            found = await self.head(key, tries=1 if urgent else READ_TRIES, urgent=urgent)
         except SessionFSError as error:
             if isinstance(cause, OutcomeUnknownError):
                 raise cause from error
@@ -410,6 +463,10 @@ class TrioStore:
 def write_id_of(stat: ObjectStat) -> str:
     """The write id in an object's metadata, "" for another tool's."""
     return object_metadata.decode_provenance(stat.metadata.user).write_id if stat.metadata else ""
+
+
+def _permit(_key: str) -> None:
+    """Every request may be sent."""
 
 
 def _holds(condition: Condition, found: ObjectStat | None) -> bool:

@@ -25,11 +25,13 @@ from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication import retry_policy
 from sessionfs.replication.retry_policy import Kind
 from sessionfs.replication.trio_store import TrioStore
+from sessionfs.replication.uploads.aside.keeping import Keeping
+from sessionfs.replication.uploads.aside.parking import Parking
 from sessionfs.replication.uploads.attempts import Attempts
+from sessionfs.replication.uploads.authority import Authority, SoleWriter
 from sessionfs.replication.uploads.conflicts import Conflicts, RaiseEvent
 from sessionfs.replication.uploads.key_upload import KeyUpload, Processed
 from sessionfs.replication.uploads.outage import Outage
-from sessionfs.replication.uploads.parking import Parking
 from sessionfs.replication.uploads.sqlite_image import DatabaseImages
 from sessionfs.replication.uploads.stable_image import ImageGate, StableImages
 from sessionfs.replication.uploads.subjects import Subjects
@@ -56,10 +58,22 @@ class _Flush:
     def __init__(self, versions: dict[str, int]) -> None:
         self.versions = versions
         self.ended = trio.Event()
-        self.problem = ""
+        self.problems: dict[str, str] = {}
+        self.outage = ""
+        self.moves = 0
+
+    def settle(self, key: str, problem: str = "") -> None:
+        """A key is there, or cannot come."""
+        del self.versions[key]
+        self.moves += 1
+        if problem:
+            self.problems[key] = problem
+        if not self.versions:
+            self.ended.set()
 
     def fail(self, problem: str) -> None:
-        self.problem = problem
+        """None of the others comes now."""
+        self.outage = problem
         self.ended.set()
 
 
@@ -77,6 +91,7 @@ class Uploader:
         mount_point: Where the working copy is mounted, "" when it is not.
         raise_event: Told of uploads, conflicts and outages.
         on_clean: Called when a key is as it should be.
+        authority: Says which sessions may be changed; None when nobody else writes.
 
     Attributes:
         in_flight: Keys that are under way.
@@ -95,6 +110,7 @@ class Uploader:
         mount_point: str,
         raise_event: RaiseEvent,
         on_clean: Callable[[], None] = lambda: None,
+        authority: Authority | None = None,
     ) -> None:
         self._journal = journal
         self._store = store
@@ -106,11 +122,18 @@ class Uploader:
         files = WorkingFiles(layout)
         databases = DatabaseImages(files, layout, clock, mount_point)
         images = StableImages(files, databases, clock, image_gate)
+        authority = authority or SoleWriter()
+        parking = Parking(journal, store, layout, clock)
+        self.keeping = Keeping(journal, store, parking, clock)
+        self.subjects = Subjects(journal, files, images)
+        self.files, self.databases = files, databases
         self._keys = KeyUpload(
             journal,
             store,
-            subjects=Subjects(journal, files, images, settings),
-            parking=Parking(journal, store, layout, clock),
+            subjects=self.subjects,
+            parking=parking,
+            keeping=self.keeping,
+            authority=authority,
             settings=settings,
             clock=clock,
             exclusions=exclusions,
@@ -118,6 +141,7 @@ class Uploader:
             conflicts=Conflicts(journal, store, clock, raise_event),
             raise_event=raise_event,
         )
+        self.sender = self._keys.sender
         self.in_flight: set[str] = set()
         self._sessions: Counter[str] = Counter()
         self._woken = trio.Event()
@@ -130,6 +154,7 @@ class Uploader:
             sessions=self._sessions,
             is_hurried=self.is_hurried,
             urgent=lambda: self._urgent,
+            may_change=authority.may_change,
         )
         self._drain_until_seconds = float("-inf")
         self._urgent: Counter[str] = Counter()
@@ -155,6 +180,10 @@ class Uploader:
     def uploaded_bytes(self) -> int:
         """Bytes sent for them."""
         return self._keys.uploaded_bytes
+
+    def take_sent(self, session: str) -> tuple[int, int]:
+        """Give how many objects, and bytes for them, were brought for a session since this was asked last."""
+        return self._keys.sent_objects.pop(session, 0), self._keys.sent_bytes.pop(session, 0)
 
     def wake(self) -> None:
         """Say that keys were marked."""
@@ -196,39 +225,61 @@ class Uploader:
 
         Args:
             wanted: Live keys.
-            timeout_seconds: How long to wait.
+            timeout_seconds: How long nothing may move.
 
         Raises:
             UnavailableError: It did not work, or not in time; the message says why.
         """
-        versions: dict[str, int] = {}
+        problems = await self.flush_each(wanted, timeout_seconds)
+        if problems:
+            key, problem = next(iter(problems.items()))
+            raise UnavailableError(f"{key!r} is held back: {problem}")
+
+    async def flush_each(self, wanted: Iterable[str], timeout_seconds: float) -> dict[str, str]:
+        """As `flush`; what cannot come for a reason of its own does not keep the others.
+
+        Returns:
+            Why, by key; empty when all came.
+
+        Raises:
+            UnavailableError: The store does not answer, or nothing moved for so long.
+        """
+        flush = _Flush({})
         for key in wanted:
             row = self._journal.work(key)
             if row is None:
                 continue
             if row.held or row.state != "owed":
-                raise UnavailableError(f"{key!r} is held back: {row.reason or 'many files were deleted'}")
-            versions[key] = row.version
+                flush.problems[key] = row.reason or "many files were deleted"
+                continue
+            flush.versions[key] = row.version
             if row.not_before_ns:
                 self._journal.defer_work(key, not_before_ns=0, reason=row.reason, tries=row.tries)
-        if not versions:
-            return
-        flush = _Flush(versions)
-        flushed = list(versions)
+        if not flush.versions:
+            return flush.problems
+        flushed = list(flush.versions)
         self._outage.ask_now()
         self._flushes.append(flush)
         self._urgent.update(flushed)
         self.wake()
         try:
-            with trio.move_on_after(timeout_seconds):
-                await flush.ended.wait()
+            await self._wait_for(flush, timeout_seconds)
         finally:
             self._flushes.remove(flush)
             self._urgent -= Counter(flushed)
-        if flush.problem:
-            raise UnavailableError(flush.problem)
+        if flush.outage:
+            raise UnavailableError(flush.outage)
         if flush.versions:
             raise UnavailableError(f"{next(iter(flush.versions))!r} was not in the bucket in time")
+        return flush.problems
+
+    async def _wait_for(self, flush: _Flush, timeout_seconds: float) -> None:
+        """Wait for the end, as long as something moves."""
+        moves = -1
+        while moves != flush.moves and not flush.ended.is_set():
+            moves = flush.moves
+            with trio.move_on_after(timeout_seconds):
+                await flush.ended.wait()
 
     async def drain(self, seconds: float) -> int:
         """Bring everything into the bucket now.
@@ -345,9 +396,7 @@ class Uploader:
             self._on_clean()
         for flush in self._flushes:
             if key in flush.versions and (clean or version >= flush.versions[key]):
-                del flush.versions[key]
-                if not flush.versions:
-                    flush.ended.set()
+                flush.settle(key)
 
     def _defer(self, key: str, reason: str, *, least_seconds: float = 0.0) -> None:
         row = self._journal.work(key)
@@ -365,7 +414,7 @@ class Uploader:
         self._journal.stick_work(key, reason)
         for flush in self._flushes:
             if key in flush.versions:
-                flush.fail(reason)
+                flush.settle(key, reason)
 
     def _failed(self, key: str, error: SessionFSError) -> None:
         kind = retry_policy.classify(error)

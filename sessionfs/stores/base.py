@@ -102,6 +102,21 @@ class ByteRange:
             raise ValueError(f"range {self.start}..{self.end} is empty or negative")
 
 
+@dataclass(frozen=True, slots=True)
+class UploadUnderWay:
+    """An upload in parts that was begun, and neither completed nor given up.
+
+    Attributes:
+        key: Where it would appear.
+        identifier: The store's name of it.
+        started_ns: The store's time of its beginning, nanoseconds since the epoch.
+    """
+
+    key: str
+    identifier: str
+    started_ns: int
+
+
 class ObjectBody(ABC):
     """An object being read. Use as a context manager; chunks are read once."""
 
@@ -319,6 +334,25 @@ class ObjectStore(ABC):
         """Say whether a put whose checksum is wrong is refused, by trying it on a scratch key; False when not known."""
         del key
         return False
+
+    def uploads_under_way(self, prefix: str) -> list[UploadUnderWay]:
+        """List the uploads in parts below a prefix; a store that keeps no parts, or sweeps them itself, has none.
+
+        Args:
+            prefix: "" or whole segments that end in ``/``.
+
+        Raises:
+            UnavailableError, AccessError, BucketNotFoundError: Nothing is known.
+        """
+        del prefix
+        return []
+
+    def abort_upload(self, upload: UploadUnderWay) -> None:  # noqa: B027 - as above
+        """Give an upload up: its parts are removed, and it can never be completed. One that is gone is success.
+
+        Raises:
+            UnavailableError, AccessError: It may still be there.
+        """
 
     def close(self) -> None:  # noqa: B027 - many stores hold nothing
         """Let connections go."""

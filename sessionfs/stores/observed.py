@@ -17,6 +17,7 @@ from sessionfs.stores.base import (
     ObjectStat,
     ObjectStore,
     Token,
+    UploadUnderWay,
 )
 
 _Result = TypeVar("_Result")
@@ -180,6 +181,14 @@ class ObservedStore(ObjectStore):
     def refuses_wrong_checksum(self, key: str) -> bool:
         """Ask the store."""
         return self._inner.refuses_wrong_checksum(key)
+
+    def uploads_under_way(self, prefix: str) -> list[UploadUnderWay]:
+        """List uploads, observed."""
+        return self._observe("list_uploads", lambda _count: self._inner.uploads_under_way(prefix))
+
+    def abort_upload(self, upload: UploadUnderWay) -> None:
+        """Give up an upload, observed."""
+        self._observe("abort_upload", lambda _count: self._inner.abort_upload(upload))
 
     def close(self) -> None:
         """Close the store."""

@@ -17,6 +17,7 @@ from sessionfs.stores.base import (
     ObjectStat,
     ObjectStore,
     Token,
+    UploadUnderWay,
 )
 from sessionfs.stores.request_checks import check_key, check_prefix
 
@@ -135,6 +136,16 @@ class PrefixedStore(ObjectStore):
     def refuses_wrong_checksum(self, key: str) -> bool:
         """Ask the whole store, with a key below the prefix."""
         return self._inner.refuses_wrong_checksum(self._whole(key))
+
+    def uploads_under_way(self, prefix: str) -> list[UploadUnderWay]:
+        """List those below the prefix."""
+        check_prefix(prefix, self.capabilities)
+        found = self._inner.uploads_under_way(self._prefix + prefix)
+        return [replace(upload, key=upload.key[len(self._prefix) :]) for upload in found]
+
+    def abort_upload(self, upload: UploadUnderWay) -> None:
+        """Give up one below the prefix."""
+        self._inner.abort_upload(replace(upload, key=self._whole(upload.key)))
 
     def close(self) -> None:
         """Close the whole store."""

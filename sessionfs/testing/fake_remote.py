@@ -10,6 +10,7 @@ from collections.abc import Callable
 import msgspec
 import trio
 
+from sessionfs.formats.commit_messages import Committed
 from sessionfs.formats.link_message import Entry, SessionRefreshed
 from sessionfs.formats.link_messages import (
     FIRST_REMOTE_NUMBER,
@@ -18,6 +19,7 @@ from sessionfs.formats.link_messages import (
     Fetched,
     SessionFound,
 )
+from sessionfs.formats.ownership_messages import Claimed
 from sessionfs.model.errors import SessionFSError, UnavailableError
 from sessionfs.working_copy.layout import StateLayout
 
@@ -37,6 +39,11 @@ class FakeRemote:
         silent: Whether `fetch` does not answer.
         refreshed: The next reply of `refresh_session`.
         description: The reply of `describe`.
+        generations: Generations by session; each commit adds one.
+        commits: Each commit that succeeded, as (session, trigger, whether it ended a turn).
+        claims: The next answers of `claim`, in order; errors are raised.
+        claim_error: Raised by `claim` while it is not None.
+        commit_error: Raised by `commit` while it is not None.
     """
 
     def __init__(self, layout: StateLayout) -> None:
@@ -49,6 +56,13 @@ class FakeRemote:
         self.silent = False
         self.refreshed = SessionRefreshed([], [], foreign=True)
         self.description = Description("clean", etag="e1", sha256="s1", key="k1", generation=3, owner="host")
+        self.generations: dict[str, list[int]] = {}
+        self.commits: list[tuple[str, str, bool]] = []
+        self.claims: list[Claimed | SessionFSError] = []
+        self.claim_error: SessionFSError | None = None
+        self.commit_error: SessionFSError | None = None
+        self._commits_go_on = trio.Event()
+        self._commits_go_on.set()
         self.roots: dict[str, SessionFound] = {}
         self.children: dict[int, dict[bytes, Entry]] = {}
         self.bodies: dict[int, bytes] = {}
@@ -60,9 +74,15 @@ class FakeRemote:
         """Put a session into the bucket; gives its root's number."""
         number = self._number()
         root = _entry(b"", number, stat.S_IFDIR | 0o755, mtime_ns=1_000_000_000_000_000_001, nlink=2)
-        self.roots[session] = SessionFound(exists=True, root=root, foreign=foreign)
+        self.roots[session] = SessionFound(exists=True, root=root, foreign=foreign, read_only="%" in session)
         self.children[number] = {}
         return number
+
+    def known_here(self, session: str, number: int) -> SessionFound:
+        """Describe a session that was made on this host, for a Core that starts again."""
+        self.children.setdefault(number, {})
+        root = _entry(session.encode(), number, stat.S_IFDIR | 0o755, mtime_ns=1, nlink=2)
+        return SessionFound(exists=True, root=root, foreign=False, owned=True)
 
     def add_file(
         self, directory: int, name: bytes, body: bytes, *, mode: int = 0o644, uid: int = 0, gid: int = 0,
@@ -143,6 +163,14 @@ class FakeRemote:
         """Let every fetch fail as if the store did not answer; "" ends it."""
         self.fetch_error = UnavailableError(message) if message else None
 
+    def hold_commits(self) -> None:
+        """Let commits wait until `let_commits_go`."""
+        self._commits_go_on = trio.Event()
+
+    def let_commits_go(self) -> None:
+        """End `hold_commits`."""
+        self._commits_go_on.set()
+
     def take_calls(self) -> list[tuple[str, str | int]]:
         """Give the calls since the last time."""
         calls, self.calls = self.calls, []
@@ -201,6 +229,36 @@ class FakeRemote:
         """Give `description`."""
         self._called("describe", number)
         return self.description
+
+    async def claim(self, session: str, *, force: bool = False) -> Claimed:
+        """Give the next answer of `claims`, or `claim_error`, or an epoch without news."""
+        self._called("claim by force" if force else "claim", session)
+        if self.claim_error is not None:
+            raise self.claim_error
+        answer = self.claims.pop(0) if self.claims else Claimed(1)
+        if isinstance(answer, SessionFSError):
+            raise answer
+        return answer
+
+    async def commit(self, session: str, trigger: str, *, is_turn: bool = False) -> Committed:
+        """Count a generation."""
+        self._called("commit", session)
+        await self._commits_go_on.wait()
+        if self.commit_error is not None:
+            raise self.commit_error
+        numbers = self.generations.setdefault(session, [])
+        numbers.append(len(numbers) + 1)
+        self.commits.append((session, trigger, is_turn))
+        return Committed(session, len(numbers), trigger=trigger)
+
+    async def release(self, session: str) -> None:
+        """Note the call."""
+        self._called("release", session)
+
+    async def list_generations(self, session: str) -> list[int]:
+        """Give `generations`."""
+        self._called("list_generations", session)
+        return list(self.generations.get(session, []))
 
     async def session_status(self, session: str) -> bytes:
         """Give the status as JSON."""

@@ -20,11 +20,23 @@ from sessionfs.stores.base import (
     ObjectStat,
     ObjectStore,
     Token,
+    UploadUnderWay,
 )
 
 _Result = TypeVar("_Result")
 
-METHODS = ("put", "put_parts", "append", "get", "head", "list_page", "delete", "copy")
+METHODS = (
+    "put",
+    "put_parts",
+    "append",
+    "get",
+    "head",
+    "list_page",
+    "delete",
+    "copy",
+    "list_uploads",
+    "abort_upload",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +212,14 @@ class FaultyStore(ObjectStore):
     def refuses_wrong_checksum(self, key: str) -> bool:
         """Ask the store."""
         return self.inner.refuses_wrong_checksum(key)
+
+    def uploads_under_way(self, prefix: str) -> list[UploadUnderWay]:
+        """List uploads, or the planned fault."""
+        return self._call("list_uploads", prefix, lambda: self.inner.uploads_under_way(prefix))
+
+    def abort_upload(self, upload: UploadUnderWay) -> None:
+        """Give up an upload, or the planned fault."""
+        self._call("abort_upload", upload.key, lambda: self.inner.abort_upload(upload))
 
     def close(self) -> None:
         """Close the store."""

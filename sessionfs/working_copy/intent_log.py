@@ -264,11 +264,12 @@ class IntentLogReader:
             return Place(position, is_continued=True)
         return Place(last_start, is_continued=False)
 
-    def read(self, position: int) -> Batch:
+    def read(self, position: int, *, limit: int | None = None) -> Batch:
         """Read the next operations from a position on: some hundred KiB of them at most.
 
         Args:
             position: Where the last batch ended; 0 at first. A position before the file's base starts at its base.
+            limit: Read nothing behind this position, at which no operation was under way; None for no limit.
         """
         try:
             with open(self._path, "rb") as file:
@@ -277,7 +278,8 @@ class IntentLogReader:
                 file.seek(HEADER_BYTES + start - (header[0] if header else 0))
                 raw = b""
                 while True:
-                    more = file.read(_READ_BYTES)
+                    left = _READ_BYTES if limit is None else min(_READ_BYTES, limit - start - len(raw))
+                    more = file.read(max(0, left))
                     raw += more
                     batch = _pair(raw, start)
                     # A chunk may end inside an operation that many others overtook: read on until it ends.

@@ -1,7 +1,7 @@
 """What the bucket is known to hold, and which of it generations name (tables: ``journal_schema``).
 
 All methods are synchronous and short. A content that a generation names stays named while its key has exactly it, or it and more behind; before
-anything else takes the key it is copied aside (``replication/uploads/keeping.py``).
+anything else takes the key it is copied aside (``replication/uploads/aside/keeping.py``).
 """
 
 from __future__ import annotations
@@ -75,7 +75,16 @@ class KnownContent(JournalTree):
         return KnownObject(*row) if row else None
 
     def put_object(self, known: KnownObject) -> None:
-        """Record what the bucket holds under a key; the same content stays named when it was."""
+        """Record what the bucket holds under a key.
+
+        The same content stays named when it was. Other content where one was named is the old one with more behind it (anything else is
+        copied aside first), so the old one becomes a named prefix.
+        """
+        self._database.execute(
+            "INSERT OR IGNORE INTO prefixes SELECT key, sha256, size FROM objects WHERE key = ? AND named = 1"
+            " AND sha256 != '' AND size > 0 AND size < ? AND sha256 != ?",
+            (known.key, known.size_bytes, known.sha256),
+        )
         self._database.execute(
             f"INSERT INTO objects ({_OBJECT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (key) DO UPDATE SET named = named AND sha256 != '' AND sha256 = excluded.sha256"
@@ -144,12 +153,47 @@ class KnownContent(JournalTree):
         ).fetchall()
         return [Prefix(*row) for row in rows]
 
-    def name_objects(self, session_prefix: str) -> None:
-        """Note that everything a session has in the bucket now is named: a commit has noted it."""
+    def name_settled(self, session_prefix: str) -> None:
+        """Note that a commit names everything of a session that the bucket has and no work may change."""
         self._database.execute(
-            "UPDATE objects SET named = 1 WHERE key >= ? AND key < ? AND named = 0",
+            "UPDATE objects SET named = 1 WHERE key >= ? AND key < ? AND named = 0"
+            " AND NOT EXISTS (SELECT 1 FROM work WHERE work.key = objects.key)",
             (session_prefix, session_prefix[:-1] + "0"),
         )
+
+    def note_base(self, key: str, token: str, now_ns: int) -> None:
+        """Note that a request was sent which replaces or removes the object with this token."""
+        self._database.execute("INSERT OR REPLACE INTO bases VALUES (?, ?, ?)", (key, token, now_ns))
+
+    def forget_bases(self, before_ns: int) -> None:
+        """Forget those of requests that arrive no more."""
+        self._database.execute("DELETE FROM bases WHERE sent_ns < ?", (before_ns,))
+
+    def endangered(self, session_prefix: str, epoch: int, *, all_of_them: bool) -> list[str]:
+        """Settled objects that no generation names yet, and that a request which is under way may still replace.
+
+        Those are what earlier owners wrote, whose late requests do not know what is named; and what a request of ours was conditional on
+        within the last hour, which may arrive late or twice.
+
+        Args:
+            session_prefix: Of the session's live objects.
+            epoch: Of this host's ownership.
+            all_of_them: Give every settled object that no generation names yet.
+        """
+        rows = self._database.execute(
+            "SELECT key FROM objects WHERE key >= ? AND key < ? AND named = 0 AND size > 0 AND (? OR epoch < ?"
+            " OR EXISTS (SELECT 1 FROM bases WHERE bases.key = objects.key AND bases.token = objects.token))"
+            " AND NOT EXISTS (SELECT 1 FROM work WHERE work.key = objects.key)",
+            (session_prefix, session_prefix[:-1] + "0", all_of_them, epoch),
+        ).fetchall()
+        return [row[0] for row in rows]
+
+    def is_base(self, key: str, token: str) -> bool:
+        """Whether a request of the last hour was conditional on this very object."""
+        row = self._database.execute(
+            "SELECT 1 FROM bases WHERE key = ? AND token = ?", (key, token)
+        ).fetchone()
+        return row is not None
 
     def name_object(self, key: str) -> None:
         """Note that a generation names an object's content."""

@@ -10,6 +10,7 @@ sessions/       the working copy: real files, real modes, real times
 staging/        fetched files and frozen images, before they get their place; emptied at start
 trash/          unlinked while open, gone at the last close; emptied at start
 evicted/        empty files that keep the inode numbers of evicted files
+lease           how long this host surely owns its sessions; a few bytes that both processes map
 control.sock    the command line's door to the daemon
 daemon.log      what the background processes say
 """
@@ -74,6 +75,11 @@ class StateLayout:
     def evicted(self) -> str:
         """Empty files that keep the inode numbers of evicted files from being given to new ones; never emptied."""
         return os.path.join(self.root, "evicted")
+
+    @property
+    def lease(self) -> str:
+        """Until when this host surely owns its sessions (``lease_page``)."""
+        return os.path.join(self.root, "lease")
 
     @property
     def control_socket(self) -> str:

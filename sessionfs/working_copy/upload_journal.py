@@ -16,6 +16,7 @@ from sessionfs.formats.link_messages import (
 from sessionfs.model import keys, names
 from sessionfs.model.clock import utc_text
 from sessionfs.working_copy.known_content import KnownContent
+from sessionfs.working_copy.layout import ROOT_NUMBER
 
 MAX_EVENTS = 10_000
 _EVENTS_BETWEEN_CUTS = 1024
@@ -108,6 +109,26 @@ class UploadJournal(KnownContent):
             f"SELECT {_WORK} FROM work ORDER BY first_owed_ns LIMIT ?", (limit,)
         ).fetchall()
         return [Work(*row) for row in rows]
+
+    def session_work(self, session: str) -> list[Work]:
+        """All rows of a session, oldest first."""
+        rows = self._database.execute(
+            f"SELECT {_WORK} FROM work WHERE session = ? ORDER BY first_owed_ns", (session,)
+        ).fetchall()
+        return [Work(*row) for row in rows]
+
+    def sessions_with_work(self) -> list[str]:
+        """Sessions that owe something."""
+        return [row[0] for row in self._database.execute("SELECT DISTINCT session FROM work").fetchall()]
+
+    def has_unnamed_session(self) -> bool:
+        """Whether a session was removed here and its end is not committed yet."""
+        row = self._database.execute(
+            "SELECT 1 FROM sessions WHERE NOT EXISTS (SELECT 1 FROM names WHERE names.parent = ?"
+            " AND names.name = CAST(sessions.id AS BLOB)) LIMIT 1",
+            (ROOT_NUMBER,),
+        ).fetchone()
+        return row is not None
 
     def work_in(self, prefix: str) -> list[str]:
         """Keys with work just below a prefix that ends in a slash."""

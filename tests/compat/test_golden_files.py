@@ -8,11 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from sessionfs.formats import commit_marker, intent_records, manifest, object_metadata
+from sessionfs.formats import (
+    commit_marker,
+    content_alias,
+    intent_records,
+    manifest,
+    object_metadata,
+    ownership,
+)
 from sessionfs.formats.commit_marker import CommitMarker
+from sessionfs.formats.content_alias import ContentAlias
 from sessionfs.formats.intent_records import HEADER_BYTES, Intent, Operation, Outcome, Record
+from sessionfs.formats.logs import zstd_log
 from sessionfs.formats.manifest import Manifest, ManifestEntry
 from sessionfs.formats.object_metadata import FileAttributes, Provenance
+from sessionfs.formats.ownership import BeatRecord, OwnerRecord
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -70,6 +80,23 @@ RECORDS: tuple[Record, ...] = (
     *(Intent(number + 3, number, 42) for number in range(1, 20)),
 )
 ATTRIBUTES = FileAttributes(stat.S_IFREG | 0o640, 1000, 100, 1_700_000_000_123_456_789)
+ALIAS = ContentAlias("5" * 64, 1 << 40)
+OWNER = OwnerRecord(
+    session="s-2026",
+    holder="a" * 32,
+    epoch=7,
+    state="released",
+    beat=f"hosts/{'a' * 32}.json",
+    host="build-7",
+    acquired_at="2026-01-31T23:59:59.123456Z",
+)
+BEAT = BeatRecord(
+    holder="a" * 32,
+    counter=12,
+    lease_seconds=60.0,
+    host="build-7",
+    sent_at="2026-01-31T23:59:59.123456Z",
+)
 PROVENANCE = Provenance("4" * 64, "w" * 32, 5, "l" * 32)
 
 
@@ -123,3 +150,27 @@ def test_metadata_of_an_object_opens_and_is_written_as_ever() -> None:
     assert object_metadata.decode_attributes(user, modified_ns=0, is_directory=False) == ATTRIBUTES
     assert object_metadata.decode_provenance(user) == PROVENANCE
     assert object_metadata.encode(ATTRIBUTES, PROVENANCE) == user
+
+
+def test_a_content_alias_opens_and_is_written_as_ever() -> None:
+    raw = (GOLDEN / "content-alias-1.json").read_bytes()
+    assert content_alias.decode(raw, "alias") == ALIAS
+    assert content_alias.encode(ALIAS) == raw
+
+
+def test_an_owner_record_of_format_1_opens_and_is_written_as_ever() -> None:
+    raw = (GOLDEN / "owner-1.json").read_bytes()
+    assert ownership.decode_owner(raw, "owner.json") == OWNER
+    assert ownership.encode(OWNER) == raw
+
+
+def test_a_beat_of_format_1_opens_and_is_written_as_ever() -> None:
+    raw = (GOLDEN / "beat-1.json").read_bytes()
+    assert ownership.decode_beat(raw, "beat.json") == BEAT
+    assert ownership.encode(BEAT) == raw
+
+
+def test_a_sealed_segment_opens() -> None:
+    raw = (GOLDEN / "sealed-segment-1.jsonl.zst").read_bytes()
+    lines = [b'{"seq":%d,"text":"%s"}' % (number, b"x" * (number % 90)) for number in range(200)]
+    assert list(zstd_log.lines_of([raw], "segment")) == lines

@@ -76,9 +76,9 @@ def test_a_session_that_is_not_empty_stays(session: str) -> None:
 def test_the_control_directory_is_hidden_and_gives_the_status(session: str) -> None:
     assert os.listdir(session) == []
     hidden = os.path.join(session, ".sessionfs")
-    assert os.listdir(hidden) == ["status"]
+    assert sorted(os.listdir(hidden)) == ["conflicts", "generations", "snapshot", "status", "unnamed"]
     status = json.loads(read(os.path.join(hidden, "status")))
-    assert status == {"id": os.path.basename(session)}
+    assert status == {"id": os.path.basename(session), "commit_problem": ""}
     assert errno_of(make, os.path.join(hidden, "status")) == errno.EACCES
     assert errno_of(make, os.path.join(hidden, "new")) == errno.EPERM
     assert errno_of(os.mkdir, hidden) in {errno.EPERM, errno.EEXIST}

@@ -56,6 +56,7 @@ class Bucket(NamedTuple):
     """Everything of one session.
 
     ``numbers`` are the ``<n>.json``, ``objects`` what lies under ``.objects/``, ``conflicts`` under ``.conflicts/``.
+    ``outlived`` is what manifests named that were retired a day ago (a list gc keeps).
     ``chain`` is what readers can restore: every committed generation that is retained or retired within a day.
     """
 
@@ -66,6 +67,7 @@ class Bucket(NamedTuple):
     objects: frozenset[str] = frozenset()
     conflicts: frozenset[str] = frozenset()
     chain: tuple[Generation, ...] = ()
+    outlived: frozenset[str] = frozenset()
 
 
 class Request(NamedTuple):
@@ -93,6 +95,23 @@ class Request(NamedTuple):
 def bytes_of(value: str) -> str:
     """Give a value without its mode."""
     return value.rstrip("+")
+
+
+def second_key(value: str) -> str:
+    """Give the name of a value's second copy under ``.objects/``, at a key that no delete under way names."""
+    return f"{value}~"
+
+
+def copy_aside(bucket: Bucket, value: str, *, use_second_key: bool = True) -> Bucket:
+    """Copy a live object to ``.objects/``. The copy names its source's token: late or repeated it does no harm."""
+    name = second_key(value) if use_second_key and value in bucket.outlived else value
+    return bucket._replace(objects=bucket.objects | {name})
+
+
+def is_kept(bucket: Bucket, value: str) -> bool:
+    """Say whether ``.objects/`` holds a value at a key that one may rely on."""
+    first = value in bucket.objects and value not in bucket.outlived
+    return first or second_key(value) in bucket.objects
 
 
 def apply(bucket: Bucket, request: Request) -> tuple[Bucket, bool]:
@@ -128,7 +147,9 @@ def _put_manifest(bucket: Bucket, request: Request) -> tuple[Bucket, bool]:
     if not _holds(request.condition, before.write_id if before else ""):
         return bucket, False
     chain = bucket.chain
-    if new.generation and not (before and before.generation == new.generation and before.entries == new.entries):
+    if new.generation and not (
+        before and before.generation == new.generation and before.entries == new.entries
+    ):
         chain = (*chain, Generation(new.generation, new.epoch, new.entries, RETAINED))
     return bucket._replace(manifest=new, chain=chain), True
 
@@ -144,6 +165,8 @@ def unrestorable(bucket: Bucket) -> str:
         if (generation.number, generation.entries) not in bucket.numbers:
             return f"{generation.number}.json is not what was committed as generation {generation.number}"
         for live, value in zip(bucket.live, generation.entries, strict=True):
-            if value is not None and (live is None or live.value != value) and value not in bucket.objects:
+            if value is None or (live is not None and live.value == value):
+                continue
+            if not {value, second_key(value)} & bucket.objects:
                 return f"{value} of generation {generation.number} is nowhere"
     return ""

@@ -86,7 +86,9 @@ def reach(model: Model[State], goal: Callable[[State], bool], maximum_states: in
         AssertionError: No state that the model reaches is the goal, or one before it is wrong.
         SearchTooLargeError: As for ``explore``.
     """
-    found = _search(model, lambda state: model.wrong(state) or ("reached" if goal(state) else ""), maximum_states)
+    found = _search(
+        model, lambda state: model.wrong(state) or ("reached" if goal(state) else ""), maximum_states
+    )
     assert found.finding is not None, f"unreachable in {found.states} states"
     assert found.finding.what == "reached", str(found.finding)
     return found.finding

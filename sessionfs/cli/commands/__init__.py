@@ -1,1 +1,1 @@
-"""One module per command: its options and a short body."""
+"""The commands about a store and this machine, one module each; ``mount_commands`` has those about a mount."""

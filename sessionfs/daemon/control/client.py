@@ -114,7 +114,8 @@ class ControlClient:
             if reply.id != self._identifier and reply.error is None:
                 continue
             if reply.error is not None:
-                raise revived_error(reply.error.kind, reply.error.message, reply.error.remedy)
+                body = reply.error
+                raise revived_error(body.kind, body.message, body.remedy, body.holder)
             yield reply
 
     def _gone(self) -> SessionFSError:

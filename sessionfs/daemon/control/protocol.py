@@ -16,7 +16,13 @@ import tempfile
 import msgspec
 
 from sessionfs.model import errors
-from sessionfs.model.errors import InternalError, LocalDiskError, SessionFSError
+from sessionfs.model.errors import (
+    InternalError,
+    LocalDiskError,
+    OwnershipLostError,
+    SessionAlreadyOwnedError,
+    SessionFSError,
+)
 
 PROTOCOL_VERSION = 1
 MAX_LINE_BYTES = 4 << 20
@@ -29,14 +35,17 @@ class Request(msgspec.Struct, frozen=True):
     """A request of any operation; arguments an operation does not have are ignored.
 
     Attributes:
-        op: status, drain, shutdown, retry, conflicts or events.
+        op: status, drain, shutdown, retry, conflicts, resolve, events, snapshot, claim or release.
         id: Repeated in every reply.
         timeout: Seconds a drain or shutdown may take; None for as long as it needs.
         abandon: Leave what is owed behind.
-        force: Detach the mount although something uses it.
+        force: Detach the mount although something uses it; claim a session whose holder may still live.
         after: Events after this number.
         limit: At most so many events.
         follow: Go on with events as they happen.
+        session: The session of a snapshot, claim or release.
+        key: Where the bytes of a conflict are.
+        take: ``theirs`` or ``ours``: how a conflict ends.
     """
 
     op: str
@@ -47,6 +56,9 @@ class Request(msgspec.Struct, frozen=True):
     after: int = 0
     limit: int = 1000
     follow: bool = False
+    session: str = ""
+    key: str = ""
+    take: str = ""
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -56,11 +68,13 @@ class ErrorBody(msgspec.Struct, frozen=True):
         kind: Name of the error's class.
         message: One line.
         remedy: What to do, or "".
+        holder: Of an error about ownership.
     """
 
     kind: str
     message: str
     remedy: str = ""
+    holder: str = ""
 
 
 NOTHING = msgspec.Raw()
@@ -151,9 +165,11 @@ def usable_socket_path(path: str) -> str:
     return os.path.join(directory, f"{digest}.sock")
 
 
-def revived_error(kind: str, message: str, remedy: str) -> SessionFSError:
-    """Give the error that another process described, of its own class; its further fields are not sent."""
+def revived_error(kind: str, message: str, remedy: str, holder: str = "") -> SessionFSError:
+    """Give the error that another process described, of its own class; of its further fields only the holder is sent."""
     found = getattr(errors, kind, None)
+    if isinstance(found, type) and issubclass(found, SessionAlreadyOwnedError | OwnershipLostError):
+        return found(message, holder=holder, remedy=remedy)
     if not (isinstance(found, type) and issubclass(found, SessionFSError)):
         found = InternalError
     error = found.__new__(found, message)

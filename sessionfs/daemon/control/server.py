@@ -28,6 +28,7 @@ from sessionfs.formats.link_messages import (
 )
 from sessionfs.model.errors import InternalError, InvalidRequestError, SessionFSError
 
+TAKES = ("theirs", "ours")
 _FOLLOW_SECONDS = 0.3
 _log = structlog.get_logger("sessionfs.control")
 _decoder = msgspec.json.Decoder(Request)
@@ -57,6 +58,18 @@ class MountControl(Protocol):
 
     async def events(self, after: int, limit: int) -> EventList:
         """Give events after a number."""
+
+    async def snapshot(self, session: str) -> dict[str, object]:
+        """Commit a session now; gives the generation."""
+
+    async def claim(self, session: str, *, force: bool) -> None:
+        """Become the owner of a session."""
+
+    async def release(self, session: str) -> None:
+        """Commit a session and give it up."""
+
+    async def resolve(self, key: str, take: str) -> None:
+        """End a conflict."""
 
 
 class ControlServer:
@@ -117,6 +130,10 @@ class _Connection:
             "retry": self._retry,
             "conflicts": self._conflicts,
             "events": self._events,
+            "resolve": self._resolve,
+            "snapshot": self._snapshot,
+            "claim": self._claim,
+            "release": self._release,
         }
 
     async def serve(self) -> None:
@@ -189,6 +206,23 @@ class _Connection:
             if not events:
                 await trio.sleep(_FOLLOW_SECONDS)
 
+    async def _snapshot(self, request: Request) -> object:
+        return await self._control.snapshot(request.session)
+
+    async def _claim(self, request: Request) -> object:
+        await self._control.claim(request.session, force=request.force)
+        return {}
+
+    async def _release(self, request: Request) -> object:
+        await self._control.release(request.session)
+        return {}
+
+    async def _resolve(self, request: Request) -> object:
+        if request.take not in TAKES or not request.key:
+            raise InvalidRequestError("a conflict is ended by its key and 'theirs' or 'ours'")
+        await self._control.resolve(request.key, request.take)
+        return {}
+
     def _progress_of(self, request: Request) -> ShowProgress:
         async def show(progress: Progress) -> None:
             await self._send(Reply(request.id, progress=_raw(progress)))
@@ -196,7 +230,8 @@ class _Connection:
         return show
 
     async def _send_error(self, identifier: int, error: SessionFSError) -> None:
-        body = ErrorBody(type(error).__name__, error.message, error.remedy)
+        holder = getattr(error, "holder", "")
+        body = ErrorBody(type(error).__name__, error.message, error.remedy, holder)
         await self._send(Reply(identifier, error=body))
 
     async def _send(self, reply: Reply) -> None:

@@ -22,6 +22,7 @@ from sessionfs.daemon.log_setup import configure_logs
 from sessionfs.daemon.mount_request import ReplicationRequest, Started, frame, receive_frame
 from sessionfs.daemon.replication.admission import admit_store
 from sessionfs.daemon.state_lock import wait_for_lock
+from sessionfs.formats.commit_messages import Barrier, BarrierHeld, FrozenAt, FrozenImage, Thaw
 from sessionfs.formats.link_messages import (
     AnyMessage,
     BeginImage,
@@ -34,6 +35,7 @@ from sessionfs.formats.link_messages import (
     Stop,
     failure_of,
 )
+from sessionfs.formats.ownership_messages import SessionState
 from sessionfs.model.clock import SystemClock
 from sessionfs.model.errors import InternalError, SessionFSError
 from sessionfs.replication.link import Link
@@ -114,6 +116,22 @@ class DaemonOverLink:
     async def evict(self, request: Evict) -> bool:
         """Ask to remove a clean file's bytes."""
         return (await self.link.ask(request, Evicted)).done
+
+    async def barrier(self, request: Barrier) -> BarrierHeld:
+        """Ask how a session's changing files stand, and to keep those bytes."""
+        return await self.link.ask(request, BarrierHeld)
+
+    async def frozen_image(self, request: FrozenImage) -> FrozenAt:
+        """Ask where a frozen file's bytes are."""
+        return await self.link.ask(request, FrozenAt)
+
+    async def thaw(self, request: Thaw) -> None:
+        """Say that a commit is over."""
+        await self.link.ask(request, Done)
+
+    def session_state(self, state: SessionState) -> None:
+        """Say who owns a session, and how its last commit ended."""
+        self.link.notify(state)
 
     def log_consumed(self, position: int) -> None:
         """Say that the log may be cut."""

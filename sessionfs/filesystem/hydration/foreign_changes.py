@@ -77,10 +77,32 @@ class ForeignChanges:
         if not session.foreign or not session.number:
             return False
         session.foreign = news.foreign
+        if not news.foreign:
+            self._told(session, news)
+            return False
+        dropped = self.take_over(session, news, held)
+        if session.owned and not session.stale and not dropped:
+            session.foreign = False  # what was still read here when it was claimed has left
+        return dropped
+
+    def take_over(self, session: Session, news: SessionRefreshed, held: list[int]) -> bool:
+        """Apply news, without waiting.
+
+        Args:
+            session: The session.
+            news: What changed.
+            held: Receives descriptors of directories that were dropped, to be closed when the journal has forgotten their numbers.
+
+        Returns:
+            Whether something was dropped, and another look is needed.
+        """
+        self._told(session, news)
+        return self._take(session, news, held)
+
+    def _told(self, session: Session, news: SessionRefreshed) -> None:
         if news.directories or news.files or not session.is_current:
             self._look_again(session)
             session.is_current = True
-        return self._take(session, news, held) if news.foreign else False
 
     def _look_again(self, session: Session) -> None:
         for node in self._table.by_number.values():

@@ -1,6 +1,7 @@
 """All of a session's bytes: before it is shown (``eager``), or behind it, in the background (``prefetch``).
 
-Both bring files the way an open does, each once: a program that wants one of them meanwhile joins the wait for it.
+Both bring files the way an open does, each once: a program that wants one of them meanwhile joins the wait for it. Files that say what the others
+are (``index.json``, ``session.json``) come when all others are here.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _log = structlog.get_logger(__name__)
 _EAGER_FILES = 16
 _PREFETCHED_FILES = 4
 _LEAST_FREE_PERCENT = 10
+
+_INDEX_NAMES = frozenset({b"index.json", b"session.json"})
 
 _File = tuple[int, Directory, bytes, int]
 """Length, directory, name, number."""
@@ -75,7 +78,8 @@ class WholeSessions:
         """
         held: list[Node] = []
         try:
-            await self._bring(await self._absent_files(root, held), _EAGER_FILES)
+            for files in _index_last(await self._absent_files(root, held)):
+                await self._bring(files, _EAGER_FILES)
         finally:
             self._let_go(held)
 
@@ -84,7 +88,8 @@ class WholeSessions:
         try:
             files = await self._absent_files(root, held)
             files.sort(key=lambda file: file[0])
-            await self._bring(files, _PREFETCHED_FILES, room=True)
+            for part in _index_last(files):
+                await self._bring(part, _PREFETCHED_FILES, room=True)
         finally:
             self._let_go(held)
 
@@ -166,3 +171,9 @@ class WholeSessions:
     def _has_room(self) -> bool:
         disk = os.statvfs(self._volume.layout.staging)
         return disk.f_bavail * 100 >= disk.f_blocks * _LEAST_FREE_PERCENT
+
+
+def _index_last(files: list[_File]) -> tuple[list[_File], list[_File]]:
+    """Part files into those that come first and those that say what the others are."""
+    first = [file for file in files if file[2] not in _INDEX_NAMES]
+    return first, [file for file in files if file[2] in _INDEX_NAMES]

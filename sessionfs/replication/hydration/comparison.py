@@ -7,7 +7,7 @@ Rules:
   has dropped it: until then its row keeps the old token, so that a crash in between is found again and a put of ours
   cannot overwrite what it never saw.
 * An object with the same token may have other attributes (a copy onto itself): objects written since the last comparison are asked.
-* What vanished from a session that is written here, without another host's commit, stays on this disk.
+* What vanished from a session that is this host's, without another host's commit, stays on this disk.
 * A bucket in which nothing is left, without a manifest that says "removed", changes nothing while this disk has files: they may be the
   last copies.
 """
@@ -16,24 +16,23 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sessionfs.formats import extended_attributes
 from sessionfs.formats.link_messages import (
     FIRST_REMOTE_NUMBER,
 )
 from sessionfs.model import keys
+from sessionfs.model.errors import OwnershipLostError
 from sessionfs.model.names import SessionId
+from sessionfs.replication.hydration.survey import YOUNG_NS, RemoteEntry, Survey
 from sessionfs.replication.hydration.tree_rows import TreeRows, known_object
-from sessionfs.replication.remote_tree import RemoteEntry, RemoteTreeReader, Survey
+from sessionfs.replication.remote_tree import RemoteTreeReader
 from sessionfs.replication.uploads.conflicts import RaiseEvent
-from sessionfs.working_copy.journal_tree import Node
+from sessionfs.working_copy.journal_tree import Node, SessionRow
 from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.layout import ROOT_NUMBER
 from sessionfs.working_copy.upload_journal import UploadJournal
-
-_MARGIN_NS = 1_000_000_000
-"""Times of a store are whole seconds on some."""
 
 _State = tuple[str, int]
 """Token and time of an object in a listing."""
@@ -52,6 +51,11 @@ class Differences:
     directories: set[int] = field(default_factory=set)
     files: set[int] = field(default_factory=set)
     attributes: set[int] = field(default_factory=set)
+
+    def present(self, journal: UploadJournal) -> frozenset[int]:
+        """Numbers of `files` whose old bytes, or old names, are still on this disk."""
+        nodes = ((number, journal.node(number)) for number in self.files)
+        return frozenset(number for number, node in nodes if node is not None and node.present)
 
 
 @dataclass(slots=True)
@@ -86,7 +90,7 @@ class Comparison:
 
     def note_read(self, survey: Survey) -> None:
         """Remember that a session was read as a whole just now."""
-        young = survey.newest_ns - _MARGIN_NS
+        young = survey.newest_ns - YOUNG_NS
         self._seen[survey.session] = {
             key: (found.token, found.modified_ns)
             for key, found in survey.listed.items()
@@ -94,40 +98,57 @@ class Comparison:
         }
         self._journal.set_meta(_watermark(survey.session), str(survey.newest_ns))
 
+    def forget_read(self, session: SessionId) -> None:
+        """What was seen of a session in listings no longer says what is here."""
+        self._seen.pop(session, None)
+        self._journal.set_meta(_watermark(session), "")
+
     def pending(self, key: str) -> RemoteEntry | None:
         """What the bucket has at a key whose old bytes were still on this disk."""
         found = self._pending.get(key)
         return found[1] if found else None
 
-    async def compare(self, session: SessionId) -> Differences:
-        """Compare one session, and write what changed.
+    def before(self, session: SessionId) -> dict[str, KnownObject]:
+        """What is known of a session's objects before the bucket is asked."""
+        return {known.key: known for known in self._journal.objects_below(keys.session_prefix(session))}
+
+    async def compare(
+        self,
+        survey: Survey,
+        before: dict[str, KnownObject],
+        *,
+        everything: bool = False,
+        most_epoch: int = -1,
+    ) -> Differences:
+        """Compare one session with a survey that was made just now, and write what changed.
+
+        Args:
+            survey: The session in the bucket, listed.
+            before: From `before`, taken before the survey.
+            everything: What was seen before proves nothing: a newest commit, or an owner, may have come since.
+            most_epoch: Objects of later owners prove that the session was lost; -1 for no limit.
 
         Raises:
-            UnavailableError, AccessError, CorruptDataError, UnsupportedFormatError: Nothing was changed.
+            OwnershipLostError: An object is a later owner's. Nothing was changed.
+            UnavailableError, AccessError: Nothing was changed.
         """
-        before = {known.key: known for known in self._journal.objects_below(keys.session_prefix(session))}
-        row = self._journal.session(session)
-        survey = await self._reader.survey(session, known_manifest=row.manifest_token if row else "")
         if self._is_emptied(survey, before):
             return Differences()
-        moved = self._moved(survey, before)
+        moved = self._moved(survey, before, everything=everything)
         described = await self._describe(survey, moved)
+        if most_epoch >= 0:
+            require_epoch(survey.session, described.values(), most_epoch)
         with self._journal.transaction():
             return self._write(survey, before, described)
-
-    def is_busy(self, key: str) -> bool:
-        """Whether a key belongs to the uploader now."""
-        return (
-            self._journal.work(key) is not None
-            or bool(self._journal.attempts(key))
-            or bool(self._journal.related_work(key))
-        )
 
     # --- what to look at
 
     def _is_emptied(self, survey: Survey, before: dict[str, KnownObject]) -> bool:
-        removed = survey.manifest is not None and survey.manifest.removed
-        if survey.listed or removed or not any(self._is_here(known.number) for known in before.values()):
+        if (
+            survey.listed
+            or survey.is_removed
+            or not any(self._is_here(known.number) for known in before.values())
+        ):
             self._emptied.discard(survey.session)
             return False
         if survey.session not in self._emptied:
@@ -141,22 +162,36 @@ class Comparison:
         node = self._journal.node(number)
         return node is not None and node.present and stat.S_ISREG(node.mode)
 
-    def _moved(self, survey: Survey, before: dict[str, KnownObject]) -> list[bytes]:
+    def _moved(self, survey: Survey, before: dict[str, KnownObject], *, everything: bool) -> list[bytes]:
         """Paths that are new or may have changed."""
         row = self._journal.session(survey.session)
-        looked_ns = int(self._journal.meta(_watermark(survey.session), "0")) or survey.newest_ns
+        looked_ns = int(self._journal.meta(_watermark(survey.session)) or 0) or survey.newest_ns
         if row is not None and survey.manifest_token and row.manifest_token == survey.manifest_token:
             looked_ns = max(looked_ns, survey.manifest_ns)
         seen = self._seen.get(survey.session, {})
         moved: list[bytes] = []
         for path, live in survey.live.items():
             known = before.get(live.key)
-            young = live.modified_ns + _MARGIN_NS >= looked_ns
+            young = live.modified_ns + YOUNG_NS >= looked_ns
             state = (live.token, live.modified_ns)
-            if known is None or known.token != live.token or (young and seen.get(live.key) != state):
+            if (
+                everything
+                or known is None
+                or known.token != live.token
+                or (young and seen.get(live.key) != state)
+            ):
                 moved.append(path)
         unmarked = (*survey.implied, *survey.stored)
-        return moved + [path for path in unmarked if self._journal.resolve(survey.session, path) is None]
+        return moved + [path for path in unmarked if self._lacks(survey, path)]
+
+    def _lacks(self, survey: Survey, path: bytes) -> bool:
+        """Whether the tree here has no such path, or other bytes than the ones that the manifest keeps by their content."""
+        number = self._journal.resolve(survey.session, path)
+        node = self._journal.node(number) if number is not None else None
+        kept = survey.stored.get(path)
+        if node is None or kept is None or not stat.S_ISREG(kept.mode):
+            return node is None
+        return not _is_of_this_disk(node) and node.sha256 != kept.sha256
 
     async def _describe(self, survey: Survey, moved: Iterable[bytes]) -> dict[bytes, RemoteEntry]:
         described: dict[bytes, RemoteEntry] = {}
@@ -181,7 +216,7 @@ class Comparison:
             return Differences()
         rows = TreeRows(self._journal, survey.session)
         rows.join_groups(survey)
-        keeps_files = row.written and row.manifest_token == survey.manifest_token
+        keeps_files = is_ours(row) and row.manifest_token == survey.manifest_token
         work = _Pass(survey.session, before, survey, rows, keeps_files)
         for key in sorted(before.keys() - survey.listed.keys(), reverse=True):
             if self._is_settled(work, key):
@@ -190,9 +225,9 @@ class Comparison:
             entry = described[path]
             if not entry.key or self._is_settled(work, entry.key):
                 self._change(work, entry)
-        if not row.written and not survey.exists:
+        if not is_ours(row) and not survey.exists:
             self._vanish_session(work, row.root)
-        elif not row.written and not survey.manifest_unchanged:
+        elif not is_ours(row) and not survey.manifest_unchanged:
             if survey.manifest_token != row.manifest_token:
                 self._take_xattrs(work, described)
             rows.note_manifest(survey)
@@ -201,7 +236,7 @@ class Comparison:
 
     def _is_settled(self, work: _Pass, key: str) -> bool:
         """Whether a key is clean, and what is known of it did not change during the comparison."""
-        return self._journal.object(key) == work.before.get(key) and not self.is_busy(key)
+        return self._journal.object(key) == work.before.get(key) and not is_busy(self._journal, key)
 
     def _change(self, work: _Pass, entry: RemoteEntry) -> None:
         number = self._journal.resolve(work.session, entry.path)
@@ -211,11 +246,11 @@ class Comparison:
             parent = work.rows.add(entry)
             if parent is not None:
                 work.found.directories.add(parent)
-        elif node.is_directory != entry.is_directory or (known is None and not entry.is_directory):
+        elif node.is_directory != entry.is_directory or (known is None and _is_of_this_disk(node)):
             # The name is taken by something of this disk: it goes first, or our put finds the object.
             return
         elif known is not None and _is_same(known, entry):
-            self._journal.put_object(known_object(entry, node.number))
+            self._keep(known, entry, node)
         elif entry.is_directory:
             work.rows.set_attributes(node.number, entry)
             work.rows.set_content(node.number, entry)
@@ -223,6 +258,19 @@ class Comparison:
             work.found.attributes.add(node.number)
         else:
             self._change_file(work, entry, node)
+
+    def _keep(self, known: KnownObject, entry: RemoteEntry, node: Node) -> None:
+        """Note what is new of an object that is the one known."""
+        fresh = known_object(entry, node.number)
+        if not fresh.write_id:
+            # A manifest tells less of it than it told itself.
+            sha256 = fresh.sha256 or known.sha256
+            fresh = replace(known, number=node.number, sha256=sha256)
+        if fresh != known:
+            self._journal.put_object(fresh)
+        packed = extended_attributes.pack(entry.xattrs) if entry.xattrs is not None else node.xattrs
+        if packed != node.xattrs and not node.present:
+            self._journal.update_node(node.number, xattrs=packed)
 
     def _change_file(self, work: _Pass, entry: RemoteEntry, node: Node) -> None:
         work.found.files.add(node.number)
@@ -263,7 +311,11 @@ class Comparison:
         elif node.is_directory and self._journal.children(node.number):
             if node.present and not work.keeps_files and self._is_going(work, node.number):
                 work.found.files.add(node.number)
-        elif self._drop_name(work, live.path, node):
+        elif not self._drop_name(work, live.path, node, is_unknown=known.token == ""):
+            if node.number in work.found.files and known.token:
+                # Found again whatever is noted of the session meanwhile: no object has this token.
+                self._journal.put_object(replace(known, token="", sha256=""))
+        else:
             self._journal.drop_object(known.key)
             self._pending.pop(known.key, None)
             self._drop_implied(work, live.path)
@@ -272,10 +324,10 @@ class Comparison:
         """Whether everything in a directory is dropped by the daemon after this comparison."""
         return all(number in work.found.files for _, number in self._journal.children(directory))
 
-    def _drop_name(self, work: _Pass, path: bytes, node: Node) -> bool:
+    def _drop_name(self, work: _Pass, path: bytes, node: Node, *, is_unknown: bool = False) -> bool:
         """Remove a name, unless it is on this disk: then the daemon is asked to drop that first."""
         if node.present:
-            if not work.keeps_files:
+            if is_unknown or not work.keeps_files:
                 work.found.files.add(node.number)
             return False
         above, _, name = path.rpartition(b"/")
@@ -295,7 +347,7 @@ class Comparison:
             key = keys.live_key(work.session, above, is_directory=True)
             if node is None or node.number < FIRST_REMOTE_NUMBER or self._journal.children(node.number):
                 return
-            if key is not None and (self._journal.object(key) is not None or self.is_busy(key)):
+            if key is not None and (self._journal.object(key) is not None or is_busy(self._journal, key)):
                 return
             if not self._drop_name(work, above, node):
                 return
@@ -328,6 +380,36 @@ class Comparison:
             packed = extended_attributes.pack(named.xattrs)
             if packed != node.xattrs:
                 self._journal.update_node(node.number, xattrs=packed)
+
+
+def is_ours(row: SessionRow) -> bool:
+    """Whether a session is this host's: what it has here is the truth, whatever a manifest says."""
+    return row.owner_state == "held" or (row.written and row.owner_state == "")
+
+
+def is_busy(journal: UploadJournal, key: str) -> bool:
+    """Whether a key belongs to the uploader now."""
+    return journal.work(key) is not None or bool(journal.attempts(key)) or bool(journal.related_work(key))
+
+
+def require_epoch(session: SessionId, entries: Iterable[RemoteEntry], most_epoch: int) -> None:
+    """Refuse objects of a later owner than this host.
+
+    Raises:
+        OwnershipLostError: There is one.
+    """
+    later = next((entry for entry in entries if entry.epoch > most_epoch), None)
+    if later is not None:
+        raise OwnershipLostError(
+            f"{later.key} was written by an owner of session {session} after this host (epoch {later.epoch},"
+            f" ours is {most_epoch})",
+            remedy="claim the session again",
+        )
+
+
+def _is_of_this_disk(node: Node) -> bool:
+    """Whether a file was made here: one that came from the bucket has a number of its own."""
+    return not node.is_directory and node.number < FIRST_REMOTE_NUMBER
 
 
 def _is_same(known: KnownObject, entry: RemoteEntry) -> bool:

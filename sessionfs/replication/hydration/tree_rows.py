@@ -2,15 +2,20 @@
 
 Every new inode gets a remote number and is not present: the daemon makes it in the working copy when somebody looks. A path that
 already has a name here is left alone by `add`.
+
+Rows of a read-only tree say nothing of objects: a live key has one row, the session's own.
 """
 
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 
 from sessionfs.formats import extended_attributes
+from sessionfs.formats.manifest import Manifest, ManifestEntry
 from sessionfs.model.names import SessionId
-from sessionfs.replication.remote_tree import RemoteEntry, RemoteTree, Survey
+from sessionfs.replication.hydration.exact_trees import live_key
+from sessionfs.replication.hydration.survey import RemoteEntry, RemoteTree, Survey
 from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.layout import ROOT_NUMBER
 from sessionfs.working_copy.upload_journal import UploadJournal
@@ -31,6 +36,7 @@ def known_object(entry: RemoteEntry, number: int) -> KnownObject:
         gid=attributes.gid,
         mtime_ns=attributes.mtime_ns,
         lineage=entry.lineage,
+        epoch=entry.epoch,
     )
 
 
@@ -44,14 +50,16 @@ class TreeRows:
 
     Args:
         journal: Where they go.
-        session: The session.
+        session: The session, or the name of a read-only tree.
+        with_objects: Whether the entries' objects are the session's own.
 
     One object serves one transaction: it remembers directories.
     """
 
-    def __init__(self, journal: UploadJournal, session: SessionId) -> None:
+    def __init__(self, journal: UploadJournal, session: SessionId, *, with_objects: bool = True) -> None:
         self._journal = journal
         self._session = session
+        self._with_objects = with_objects
         self._groups: dict[int, int] = {}
         self._directories: dict[bytes, int] = {}
 
@@ -64,7 +72,9 @@ class TreeRows:
         self._journal.add_session(self._session, number, known=True, written=False)
         for entry in others:
             self.add(entry)
-        self.note_manifest(tree.survey)
+        if self._with_objects:
+            self.note_manifest(tree.survey)
+            self.name_contents(tree.survey.manifest)
 
     def add(self, entry: RemoteEntry) -> int | None:
         """Give a path its name, inode and object.
@@ -128,12 +138,47 @@ class TreeRows:
     def note_manifest(self, survey: Survey) -> None:
         """Remember the newest generation: the base of the next commit."""
         manifest = survey.manifest
+        is_committed = manifest is not None and manifest.recovery == "committed"
         self._journal.update_session(
             self._session,
             generation=manifest.generation if manifest else 0,
             manifest_token=survey.manifest_token,
             committed_at=manifest.created_at if manifest else "",
+            # Who commits next says the same of it.
+            recovery="committed" if is_committed else "",
         )
+
+    def name_contents(self, manifest: Manifest | None) -> list[tuple[ManifestEntry, KnownObject]]:
+        """Note which known objects have exactly what a newest generation names, and its blocks.
+
+        Returns:
+            Entries whose live object is longer: it may begin with these bytes, if they were not copied aside.
+        """
+        longer: list[tuple[ManifestEntry, KnownObject]] = []
+        for entry in manifest.entries if manifest is not None else ():
+            if not stat.S_ISREG(entry.mode) or not entry.sha256:
+                continue
+            if entry.blocks:
+                self._journal.put_blocks(entry.sha256, entry.blocks)
+            known = self._journal.object(live_key(self._session, entry.path, is_directory=False))
+            if known is None or not known.number or not stat.S_ISREG(known.mode):
+                continue
+            if not self._name_content(entry, known):
+                longer.append((entry, known))
+        return longer
+
+    def _name_content(self, entry: ManifestEntry, known: KnownObject) -> bool:
+        """Name an object's content, if it is the entry's; False when it may begin with it."""
+        if not known.sha256 and known.token == entry.token:
+            known = replace(known, sha256=entry.sha256)
+            self._journal.put_object(known)
+        if (known.sha256, known.size_bytes) == (entry.sha256, entry.size_bytes):
+            self._journal.name_object(known.key)
+            return True
+        may_be = known.size_bytes > entry.size_bytes or (
+            known.size_bytes == entry.size_bytes and not known.sha256
+        )
+        return not (entry.size_bytes and may_be)
 
     def _directory(self, path: bytes) -> int | None:
         """Number of a directory; None when the path is none."""
@@ -162,5 +207,10 @@ class TreeRows:
         return number
 
     def _remember(self, entry: RemoteEntry, number: int) -> None:
-        if entry.key:
-            self._journal.put_object(known_object(entry, number))
+        if not entry.key or not self._with_objects:
+            return
+        before = self._journal.object(entry.key)
+        if before is not None and (before.sha256, before.size_bytes) != (entry.sha256, entry.size_bytes):
+            # Whoever wrote this one has copied aside what generations named of the one before.
+            self._journal.forget_named(entry.key)
+        self._journal.put_object(known_object(entry, number))

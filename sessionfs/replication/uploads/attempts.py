@@ -46,6 +46,7 @@ def known_object(stat: ObjectStat, key: str, number: int) -> KnownObject:
         gid=attributes.gid,
         mtime_ns=attributes.mtime_ns,
         lineage=provenance.lineage,
+        epoch=provenance.epoch,
     )
 
 

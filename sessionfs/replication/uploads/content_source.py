@@ -96,6 +96,13 @@ def has_content(known: KnownObject, content: Content) -> bool:
     return not known.sha256 and known.number == content.number != 0
 
 
+def is_extension(content: Content, known: KnownObject) -> bool:
+    """Whether the wanted bytes are proven to be an object's with more behind them."""
+    return (
+        content.size_bytes > known.size_bytes and known.sha256 != "" and content.prefix_sha256 == known.sha256
+    )
+
+
 def _is_grown(
     content: Content, known: KnownObject, settings: ReplicationSettings, capabilities: Capabilities
 ) -> bool:
@@ -103,7 +110,6 @@ def _is_grown(
     return (
         capabilities.append_by_copy
         and content.is_here
-        and content.size_bytes > known.size_bytes >= least
-        and known.sha256 != ""
-        and content.prefix_sha256 == known.sha256
+        and known.size_bytes >= least
+        and is_extension(content, known)
     )

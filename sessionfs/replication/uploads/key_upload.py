@@ -10,20 +10,29 @@ from __future__ import annotations
 import mimetypes
 import os
 import stat
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from sessionfs.formats import object_metadata
 from sessionfs.formats.object_metadata import Provenance
 from sessionfs.model import keys, names
 from sessionfs.model.clock import Clock
-from sessionfs.model.errors import CorruptDataError, InvalidKeyError, OutcomeUnknownError, SessionFSError
+from sessionfs.model.errors import (
+    CorruptDataError,
+    InvalidKeyError,
+    OutcomeUnknownError,
+    OwnershipLostError,
+    SessionFSError,
+)
 from sessionfs.model.keys import LivePath
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.trio_store import Landed, Moved, NotLanded, SourceMoved, TrioStore, write_id_of
+from sessionfs.replication.uploads.aside.keeping import Keeping
+from sessionfs.replication.uploads.aside.parking import Parking
 from sessionfs.replication.uploads.attempts import Attempts, known_object
+from sessionfs.replication.uploads.authority import Authority
 from sessionfs.replication.uploads.conflicts import Conflicts, RaiseEvent
 from sessionfs.replication.uploads.content_source import Append, Copy, Way, has_content, ways
-from sessionfs.replication.uploads.parking import Parking
 from sessionfs.replication.uploads.sending import ImageChangedError, Sender, Sent
 from sessionfs.replication.uploads.sqlite_image import Deferred
 from sessionfs.replication.uploads.stable_image import Image
@@ -44,8 +53,7 @@ from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.missing_files import MissingFiles
 from sessionfs.working_copy.upload_journal import UploadJournal, Work
 
-EPOCH = 1
-"""Until sessions have owners that count theirs."""
+NOT_OURS = "this host does not own the session now"
 
 _ROUNDS = 6
 _MISSING_TRIES = 6
@@ -75,6 +83,8 @@ class KeyUpload:
         store: The bucket.
         subjects: Reads what is wanted.
         parking: Brings bytes to safety.
+        keeping: Brings what generations name to safety.
+        authority: Says whether a session may be changed, and with which epoch.
         settings: From which lengths copies and appends pay.
         clock: Names of attempts.
         exclusions: Names that never leave this host.
@@ -85,6 +95,8 @@ class KeyUpload:
     Attributes:
         uploads: Files brought to the bucket.
         uploaded_bytes: Bytes sent for them.
+        sent_objects: Objects of any kind brought to the bucket, by session; whoever reports them starts the count anew.
+        sent_bytes: Bytes sent for them, by session.
     """
 
     def __init__(
@@ -94,6 +106,8 @@ class KeyUpload:
         *,
         subjects: Subjects,
         parking: Parking,
+        keeping: Keeping,
+        authority: Authority,
         settings: ReplicationSettings,
         clock: Clock,
         exclusions: Exclusions,
@@ -105,6 +119,8 @@ class KeyUpload:
         self._store = store
         self._subjects = subjects
         self._parking = parking
+        self._keeping = keeping
+        self._authority = authority
         self._settings = settings
         self._clock = clock
         self._exclusions = exclusions
@@ -114,6 +130,8 @@ class KeyUpload:
         self.sender = Sender(store, settings)
         self.uploads = 0
         self.uploaded_bytes = 0
+        self.sent_objects: Counter[str] = Counter()
+        self.sent_bytes: Counter[str] = Counter()
 
     async def process(self, key: str) -> Processed | Deferred:
         """Make a key's object what the tree wants.
@@ -141,15 +159,17 @@ class KeyUpload:
             if isinstance(subject, Missing):
                 return self._lose(row, live, wanted)
             if isinstance(subject, Subject):
-                subject.incarnation = incarnation
+                subject.incarnation, subject.session = incarnation, live.session
             return subject if isinstance(subject, Deferred) else await self._bring(row, live, subject)
 
     async def _bring(self, row: Work, live: LivePath, subject: Subject | None) -> Processed | Deferred:
         try:
+            if not self._authority.may_change(live.session):
+                return Deferred(NOT_OURS)
             if not self._is_key(row.key):
                 return await self._keep_by_content(row, live, subject)
             if subject is None:
-                return await self._remove(row)
+                return await self._remove(row, live)
             return await self._publish(row, live, subject)
         except ImageChangedError:
             return Deferred("it changed while it was sent")
@@ -185,6 +205,7 @@ class KeyUpload:
             if subject.is_known_as(known) and known is not None:
                 return self._found_clean(row, known, subject)
             if known is not None and not has_content(known, subject.content):
+                await self._keeping.before_change(known, subject.content)
                 await self._keep_last_copy(known)
             condition: Condition = IfMatch(Token(known.token)) if known is not None else IfAbsent()
             sent, attempt = await self._send(key, known, subject, condition)
@@ -196,11 +217,17 @@ class KeyUpload:
                 return Deferred("sent, and not seen to arrive")
             self._journal.end_attempt(attempt.write_id)
             if isinstance(outcome, Moved):
-                await self._meet(key, subject, outcome.found)
+                await self._meet(live, key, subject, outcome.found)
         return Deferred("somebody else keeps changing it")
 
     async def _send(
-        self, key: str, known: KnownObject | None, subject: Subject, condition: Condition
+        self,
+        key: str,
+        known: KnownObject | None,
+        subject: Subject,
+        condition: Condition,
+        *,
+        is_retry: bool = False,
     ) -> tuple[Sent, KnownObject]:
         """Send the first way whose source holds.
 
@@ -221,6 +248,10 @@ class KeyUpload:
             self._journal.end_attempt(attempt.write_id)
             if isinstance(way, Copy) and not subject.content.is_here and await self._refresh(way.source):
                 return await self._send(key, self._journal.object(key), subject, condition)
+        if subject.content.sha256 and not is_retry:
+            number, sha256 = subject.content.number, subject.content.sha256
+            if await self._parking.find(subject.session, number, sha256, subject.content.size_bytes):
+                return await self._send(key, known, subject, condition, is_retry=True)
         raise CorruptDataError(
             f"the bytes of {key!r} are neither on this disk nor in the bucket any more",
             remedy="put the file there again, or delete it",
@@ -235,17 +266,27 @@ class KeyUpload:
             same_bytes = has_content(known, subject.content)
             lineage = known.lineage if isinstance(way, Append) or same_bytes else lineage
         content, attributes = subject.content, subject.attributes
+        epoch = self._authority.epoch(subject.session)
         made = KnownObject(
             key, content.number, "", write_id, content.sha256, content.size_bytes,
-            attributes.mode, attributes.uid, attributes.gid, attributes.mtime_ns, lineage,
+            attributes.mode, attributes.uid, attributes.gid, attributes.mtime_ns, lineage, epoch,
         )  # fmt: skip
         metadata = ObjectMetadata(
-            user=object_metadata.encode(attributes, Provenance(content.sha256, write_id, EPOCH, lineage)),
+            user=object_metadata.encode(attributes, Provenance(content.sha256, write_id, epoch, lineage)),
             content_type=content_type_of(key, attributes.mode),
         )
         self._journal.begin_attempt(write_id, key)
+        if isinstance(condition, IfMatch):
+            self._journal.note_base(key, condition.token, self._clock.wall_ns())
         try:
-            sent = await self.sender.send(way, key, subject.image, condition=condition, metadata=metadata)
+            sent = await self.sender.send(
+                way,
+                key,
+                subject.image,
+                condition=condition,
+                metadata=metadata,
+                is_permitted=lambda: self._authority.may_change(subject.session),
+            )
         except OutcomeUnknownError:
             raise
         except (SessionFSError, ImageChangedError, OSError):
@@ -264,8 +305,20 @@ class KeyUpload:
         self._journal.put_object(now)
         return True
 
-    async def _meet(self, key: str, subject: Subject, found: ObjectStat | None) -> None:
-        """Somebody else's object (or none) is where ours was expected: make it the base of the next try."""
+    def _check_epoch(self, live: LivePath, found: ObjectStat) -> None:
+        """An object of a later owner is the proof that this host is none."""
+        epoch = known_object(found, found.key, 0).epoch
+        if epoch > self._authority.epoch(live.session):
+            reason = f"{found.key!r} was written by a later owner (epoch {epoch})"
+            self._authority.lose(live.session, holder="", reason=reason)
+            raise OwnershipLostError(f"session {live.session} is owned by another host: {reason}")
+
+    async def _meet(self, live: LivePath, key: str, subject: Subject, found: ObjectStat | None) -> None:
+        """Somebody else's object (or none) is where ours was expected: make it the base of the next try.
+
+        Raises:
+            OwnershipLostError: It is a later owner's.
+        """
         if found is None:
             self._journal.drop_object(key)
             return
@@ -276,6 +329,7 @@ class KeyUpload:
         if self._attempts.is_ours(key, found):
             self._attempts.adopt(key, found)
             return
+        self._check_epoch(live, found)
         there = known_object(found, key, 0)
         is_empty_marker = key.endswith("/") and there.size_bytes == 0
         if not (is_empty_marker or (there.sha256 and has_content(there, subject.content))):
@@ -308,6 +362,8 @@ class KeyUpload:
                     },
                 )
             self._finish(row, subject)
+        self.sent_objects[live.session] += 1
+        self.sent_bytes[live.session] += sent.sent_bytes
         if not live.is_directory:
             self.uploads += 1
             self.uploaded_bytes += sent.sent_bytes
@@ -323,6 +379,8 @@ class KeyUpload:
 
     def _note_clean(self, subject: Subject) -> None:
         """Record which bytes and attributes of a file the bucket has."""
+        if isinstance(subject.image, Image) and subject.image.blocks:
+            self._journal.put_blocks(subject.image.sha256, subject.image.blocks)
         if not isinstance(subject.image, Image) or not subject.content.number or subject.incarnation.is_over:
             return
         size, mtime_ns, ctime_ns = subject.image.identity or _NO_IDENTITY
@@ -352,7 +410,7 @@ class KeyUpload:
 
     # --- delete
 
-    async def _remove(self, row: Work) -> Processed | Deferred:
+    async def _remove(self, row: Work, live: LivePath) -> Processed | Deferred:
         key = row.key
         for _ in range(_ROUNDS):
             known = self._journal.object(key)
@@ -364,7 +422,11 @@ class KeyUpload:
                 known = self._journal.object(key)
                 if known is None:
                     return self._finish(row)
+            await self._keeping.before_change(known, None)
             await self._keep_last_copy(known)
+            if not self._authority.may_change(live.session):
+                return Deferred(NOT_OURS)
+            self._journal.note_base(key, known.token, self._clock.wall_ns())
             outcome = await self._store.delete(key, condition=IfMatch(Token(known.token)))
             if isinstance(outcome, NotLanded):
                 return Deferred("the delete was sent, and not seen to arrive")
@@ -372,6 +434,7 @@ class KeyUpload:
                 if self._attempts.is_ours(key, outcome.found):
                     self._attempts.adopt(key, outcome.found)
                     continue
+                self._check_epoch(live, outcome.found)
                 # It is another writer's now: theirs to delete.
                 self._conflicts.announce(key, key, write_id_of(outcome.found)[:8] or "unknown")
             with self._journal.transaction():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -28,6 +28,10 @@ _READING_THREADS = 4
 
 class ImageChangedError(Exception):
     """The file is no longer what was announced; nothing appeared."""
+
+
+class NotPermittedError(ImageChangedError):
+    """This host may not change the session any more; nothing appeared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class _Tail:
     image: Image
     start: int
     piece_bytes: int
+    is_permitted: Callable[[], bool]
     digest: hashlib._Hash = field(default_factory=hashlib.sha256)
 
     def pieces(self) -> Iterator[bytes]:
@@ -68,6 +73,8 @@ class _Tail:
     def check(self) -> None:
         if self.digest.hexdigest() != self.image.sha256:
             raise ImageChangedError
+        if not self.is_permitted():
+            raise NotPermittedError
 
 
 class ByteBudget:
@@ -147,6 +154,7 @@ class Sender:
         *,
         condition: Condition,
         metadata: ObjectMetadata,
+        is_permitted: Callable[[], bool] = lambda: True,
     ) -> Sent:
         """Send one attempt.
 
@@ -156,9 +164,10 @@ class Sender:
             image: The bytes, or the file that has them; None when only a copy is possible.
             condition: On the key.
             metadata: The new object's.
+            is_permitted: Asked again when all parts of a long object were sent and before it appears; called in a thread.
 
         Raises:
-            ImageChangedError: The file moved on; nothing appeared.
+            ImageChangedError: The file moved on, or the permission is gone; nothing appeared.
             SessionFSError: As ``TrioStore.put``.
         """
         if isinstance(way, Copy):
@@ -177,14 +186,14 @@ class Sender:
         if image is None:
             raise ImageChangedError
         if isinstance(way, Append):
-            return await self._append(way, key, image, metadata)
+            return await self._append(way, key, image, metadata, is_permitted)
         if image.body is not None:
             return await self._put(key, image.body, condition, metadata)
         if image.size_bytes <= self._single_bytes():
             async with self.budget.borrow(image.size_bytes):
                 body = await trio.to_thread.run_sync(_private_body, image, limiter=self._threads)
                 return await self._put(key, body, condition, metadata)
-        return await self._put_parts(key, image, condition, metadata)
+        return await self._put_parts(key, image, condition, metadata, is_permitted)
 
     def _single_bytes(self) -> int:
         """Longest body that is put in one request."""
@@ -200,14 +209,19 @@ class Sender:
         return Sent(outcome, "put", len(body))
 
     async def _put_parts(
-        self, key: str, image: Image, condition: Condition, metadata: ObjectMetadata
+        self,
+        key: str,
+        image: Image,
+        condition: Condition,
+        metadata: ObjectMetadata,
+        is_permitted: Callable[[], bool],
     ) -> Sent:
         part_bytes = max(
             self._settings.part_bytes,
             self._store.capabilities.minimum_part_bytes,
             -(-image.size_bytes // _MOST_PARTS // _MIB) * _MIB,
         )
-        tail = _Tail(image, 0, part_bytes)
+        tail = _Tail(image, 0, part_bytes, is_permitted)
         # One part is on its way while the next is read.
         async with self.budget.borrow(2 * part_bytes):
             outcome = await self._store.put_parts(
@@ -215,11 +229,13 @@ class Sender:
             )
         return Sent(outcome, "parts", image.size_bytes)
 
-    async def _append(self, way: Append, key: str, image: Image, metadata: ObjectMetadata) -> Sent:
+    async def _append(
+        self, way: Append, key: str, image: Image, metadata: ObjectMetadata, is_permitted: Callable[[], bool]
+    ) -> Sent:
         base = way.base
         if image.prefix is None:
             raise ImageChangedError
-        tail = _Tail(image, base.size_bytes, _PIECE_BYTES, image.prefix.copy())
+        tail = _Tail(image, base.size_bytes, _PIECE_BYTES, is_permitted, image.prefix.copy())
         stat = ObjectStat(base.key, base.size_bytes, Token(base.token), modified_ns=0)
         async with self.budget.borrow(min(image.size_bytes - base.size_bytes, 2 * self._settings.part_bytes)):
             outcome = await self._store.append(

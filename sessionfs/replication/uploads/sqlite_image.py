@@ -100,9 +100,7 @@ class DatabaseImages:
         try:
             return self._build(session, path, descriptor, before, target, in_use=in_use)
         finally:
-            for suffix in ("", "-wal", "-shm", "-journal"):
-                if os.path.lexists(target + suffix):
-                    os.unlink(target + suffix)
+            _remove_database(target)
 
     def _build(
         self,
@@ -140,24 +138,77 @@ class DatabaseImages:
                 found[suffix] = identity_of(status)
         return found
 
-    def _back_up(self, session: str, path: bytes, target: str, size_bytes: int) -> bool:
-        """Copy through the mount; False when the database cannot be reached there."""
+    def pin(self, session: str, path: bytes) -> sqlite3.Connection | None:
+        """Begin a read transaction on a database through the mount: what it shows stands still until it is closed.
+
+        Returns:
+            The connection, usable from any thread, one at a time; None when the database cannot be reached there.
+
+        Raises:
+            sqlite3.Error: SQLite refuses: it is no database, or locked for too long.
+        """
         if not self._mount_point:
-            return False
+            return None
         whole = os.path.join(os.fsencode(self._mount_point), session.encode(), path)
         uri = f"file:{urllib.parse.quote_from_bytes(whole)}?mode=ro"
+        source = None
         try:
-            source = sqlite3.connect(uri, uri=True, timeout=LOCK_SECONDS, isolation_level=None)
-        except sqlite3.OperationalError as problem:
-            if _is_unreachable(problem):
-                return False
-            raise
-        deadline = self._clock.elapsed_seconds() + 2 * LOCK_SECONDS + size_bytes / _BYTES_PER_SECOND
-        try:
+            source = sqlite3.connect(
+                uri, uri=True, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False
+            )
             source.execute("PRAGMA wal_autocheckpoint = 0")
             # Pinned: a writer between two steps of the backup would send it back to its beginning.
             source.execute("BEGIN")
             source.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+        except sqlite3.Error as problem:
+            if source is not None:
+                source.close()
+            if isinstance(problem, sqlite3.OperationalError) and _is_unreachable(problem):
+                return None
+            raise
+        return source
+
+    def copy_pinned(self, source: sqlite3.Connection, size_bytes: int) -> int:
+        """Copy what a pinned transaction shows into a file that stands alone, and end the transaction.
+
+        Args:
+            source: From `pin`.
+            size_bytes: About how long it is: it says how much time the copy may take.
+
+        Returns:
+            A descriptor of the image, to be closed; the file has no name.
+
+        Raises:
+            sqlite3.Error: SQLite could not copy it, or the copy is damaged.
+            OSError: This host's disk refused.
+        """
+        target = os.path.join(self._layout.staging, f"sqlite-{self._clock.unique_id()}")
+        try:
+            self._copy_pages(source, target, size_bytes)
+            if not _passes_check(target):
+                raise sqlite3.DatabaseError("the copy does not pass quick_check")
+            return os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+        except _TooSlowError:
+            raise sqlite3.OperationalError("it did not stand still long enough to be copied") from None
+        finally:
+            _remove_database(target)
+
+    def _back_up(self, session: str, path: bytes, target: str, size_bytes: int) -> bool:
+        """Copy through the mount; False when the database cannot be reached there."""
+        source = self.pin(session, path)
+        if source is None:
+            return False
+        try:
+            self._copy_pages(source, target, size_bytes)
+        except sqlite3.OperationalError as problem:
+            if _is_unreachable(problem):
+                return False
+            raise
+        return True
+
+    def _copy_pages(self, source: sqlite3.Connection, target: str, size_bytes: int) -> None:
+        deadline = self._clock.elapsed_seconds() + 2 * LOCK_SECONDS + size_bytes / _BYTES_PER_SECOND
+        try:
             image = sqlite3.connect(target, isolation_level=None)
             try:
                 image.execute("PRAGMA synchronous = OFF")
@@ -167,13 +218,8 @@ class DatabaseImages:
             finally:
                 image.close()
             source.execute("ROLLBACK")
-        except sqlite3.OperationalError as problem:
-            if _is_unreachable(problem):
-                return False
-            raise
         finally:
             source.close()
-        return True
 
     def _check_deadline(self, deadline: float, _status: int, _remaining: int, _total: int) -> None:
         if self._clock.elapsed_seconds() > deadline:
@@ -192,6 +238,12 @@ class DatabaseImages:
             finally:
                 os.close(side)
         return identity_of(os.fstat(descriptor)) == whole and self._sides(session, path) == before
+
+
+def _remove_database(path: str) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        if os.path.lexists(path + suffix):
+            os.unlink(path + suffix)
 
 
 def _is_unreachable(problem: sqlite3.OperationalError) -> bool:

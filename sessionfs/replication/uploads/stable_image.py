@@ -14,6 +14,7 @@ SQLite databases: ``sqlite_image``.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -25,6 +26,7 @@ from typing import Protocol
 
 import trio
 
+from sessionfs.formats.block_sums import BlockSums
 from sessionfs.formats.link_messages import (
     ImageGrant,
 )
@@ -78,6 +80,8 @@ class Image:
         inode: Of the working copy's file.
         watched: The working copy's file, when `descriptor` is another.
         seen: Its identity before it was read.
+        blocks: Sums of its blocks, empty when they were not taken or it is one block.
+        is_outdated: The file is known to have changed since the image was taken.
     """
 
     descriptor: int
@@ -91,9 +95,13 @@ class Image:
     prefix: hashlib._Hash | None = None
     prefix_bytes: int = 0
     watched: int = field(default=-1)
+    blocks: tuple[str, ...] = ()
+    is_outdated: bool = False
 
     def changed_since(self) -> bool:
         """Whether the file has moved on since the image was taken."""
+        if self.is_outdated:
+            return True
         now = identity_of(os.fstat(self.watched if self.watched >= 0 else self.descriptor))
         return now != self.seen or (self.watched < 0 and self.size_bytes != now[0])
 
@@ -286,16 +294,42 @@ class StableImages:
             return made
         if made is None:
             return _image(descriptor, status, known, written=written)
-        image = _read(made, os.fstat(made), os.fstat(made).st_size, known.prefix_bytes)
-        if image is None:
-            os.close(made)
-            return Deferred("the database's image was cut short")
-        image.attributes = attributes_of(status)
-        image.identity = None
-        image.inode = status.st_ino
-        image.seen = identity_of(status)
-        image.watched = descriptor
-        return image
+        image = image_of_database(made, descriptor, status, known)
+        return image if image is not None else Deferred("the database's image was cut short")
+
+
+def image_of_database(made: int, raw: int, status: os.stat_result, known: Known) -> Image | None:
+    """Give the image that SQLite made of a database.
+
+    Args:
+        made: The image's file; closed when the answer is None.
+        raw: The database, to see whether it changes.
+        status: Of the database, before the image was made.
+        known: What is known of it.
+    """
+    image = _read(made, os.fstat(made), os.fstat(made).st_size, known.prefix_bytes)
+    if image is None:
+        os.close(made)
+        return None
+    image.attributes = attributes_of(status)
+    image.identity = None
+    image.inode = status.st_ino
+    image.seen = identity_of(status)
+    image.watched = raw
+    return image
+
+
+def measure_image(descriptor: int) -> tuple[int, str, tuple[str, ...]]:
+    """Give length, sha256 and block sums of a file that stands still.
+
+    Raises:
+        OSError: It was cut short.
+    """
+    status = os.fstat(descriptor)
+    image = _read(descriptor, status, status.st_size, 0)
+    if image is None:
+        raise OSError(errno.EIO, "the image was cut short")
+    return image.size_bytes, image.sha256, image.blocks
 
 
 def read_exactly(descriptor: int, size_bytes: int, offset: int) -> bytes:
@@ -323,6 +357,7 @@ def _image(descriptor: int, status: os.stat_result, known: Known, *, written: bo
 def _read(descriptor: int, status: os.stat_result, size_bytes: int, prefix_bytes: int) -> Image | None:
     """Hash the first bytes of a file; None when it is shorter."""
     digest = hashlib.sha256()
+    sums = BlockSums(size_bytes)
     prefix = None
     body: bytes | None = b"" if size_bytes == 0 else None
     offset = 0
@@ -334,6 +369,7 @@ def _read(descriptor: int, status: os.stat_result, size_bytes: int, prefix_bytes
         if len(chunk) < end - offset:
             return None
         digest.update(chunk)
+        sums.update(chunk)
         offset = end
         if offset == prefix_bytes:
             prefix = digest.copy()
@@ -351,4 +387,5 @@ def _read(descriptor: int, status: os.stat_result, size_bytes: int, prefix_bytes
         body=body,
         prefix=prefix,
         prefix_bytes=prefix_bytes,
+        blocks=sums.finish(),
     )

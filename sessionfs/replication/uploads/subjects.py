@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import stat
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from sessionfs.formats.link_messages import (
@@ -13,7 +14,7 @@ from sessionfs.formats.link_messages import (
 from sessionfs.formats.object_metadata import FileAttributes
 from sessionfs.model import keys
 from sessionfs.model.keys import LivePath
-from sessionfs.model.settings import ReplicationSettings
+from sessionfs.model.names import SessionId
 from sessionfs.replication.uploads.content_source import Content, has_content
 from sessionfs.replication.uploads.sqlite_image import Deferred, database_path_of
 from sessionfs.replication.uploads.stable_image import Image, Known, StableImages
@@ -25,6 +26,25 @@ from sessionfs.working_copy.upload_journal import UploadJournal
 _PASSING_ERRORS = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENOSPC, errno.EDQUOT}
 )
+
+
+_NONE = SessionId("")
+
+Prepare = Callable[[Known], Awaitable[Image | None]]
+"""Gives an image; None when it is not good any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An image that was taken before its upload.
+
+    Attributes:
+        version: Of the key's row when it was taken: a key marked since needs another upload.
+        prepare: Gives the image.
+    """
+
+    version: int
+    prepare: Prepare
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +62,7 @@ class Subject:
         image: The bytes themselves, or the file that has them; None when they are only in the bucket.
         node: The inode.
         incarnation: Tells when the inode's number means another one.
+        session: The session.
     """
 
     content: Content
@@ -49,6 +70,7 @@ class Subject:
     image: Image | bytes | None
     node: Node
     incarnation: Incarnation = field(default_factory=Incarnation)
+    session: SessionId = _NONE
 
     def close(self) -> None:
         """Let the file go."""
@@ -71,20 +93,16 @@ class Subjects:
         journal: The tree and what is known.
         files: The working copy.
         images: Stable bytes of its files.
-        settings: From which length an append pays.
+
+    Attributes:
+        prepared: Gives, once, the image for a key: a database as it was at a commit's cut.
     """
 
-    def __init__(
-        self,
-        journal: UploadJournal,
-        files: WorkingFiles,
-        images: StableImages,
-        settings: ReplicationSettings,
-    ) -> None:
+    def __init__(self, journal: UploadJournal, files: WorkingFiles, images: StableImages) -> None:
         self._journal = journal
         self._files = files
         self._images = images
-        self._settings = settings
+        self.prepared: dict[str, Prepared] = {}
 
     async def read(self, key: str, live: LivePath, wanted: Wanted) -> Subject | Deferred | Missing | None:
         """Read what a key's object should be.
@@ -116,13 +134,12 @@ class Subjects:
         if self._files.is_side_file(live.session, live.path):
             return self._local_only(key, live)
         known = self._journal.object(key)
-        prefix_bytes = (
-            known.size_bytes if known and known.size_bytes >= self._settings.append_minimum_bytes else 0
-        )
+        # Whether the file only grew decides how it is sent, and whether what generations name must be copied aside.
+        prefix_bytes = known.size_bytes if known is not None and known.sha256 else 0
         try:
-            image = await self._images.take(
-                live.session,
-                live.path,
+            image = await self._image(
+                key,
+                live,
                 Known(node.number, node.writers, node.clean_identity, node.sha256, prefix_bytes),
             )
         except OSError as problem:
@@ -141,6 +158,16 @@ class Subjects:
             prefix_sha256=image.prefix.hexdigest() if image.prefix is not None else "",
         )
         return Subject(content, image.attributes, image, node)
+
+    async def _image(self, key: str, live: LivePath, known: Known) -> Image | Deferred:
+        """Take the image that somebody prepared for this upload, else one of the file as it is now."""
+        prepared = self.prepared.pop(key, None)
+        image = await prepared.prepare(known) if prepared is not None else None
+        if prepared is None or image is None:
+            return await self._images.take(live.session, live.path, known)
+        row = self._journal.work(key)
+        image.is_outdated = row is not None and row.version != prepared.version
+        return image
 
     def _remote_subject(self, node: Node) -> Subject | None:
         attributes = FileAttributes(node.mode, node.uid, node.gid, node.mtime_ns)

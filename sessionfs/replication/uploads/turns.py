@@ -40,6 +40,7 @@ class Turns:
         sessions: How many of them by session.
         is_hurried: Whether a key does not wait for its file to be quiet.
         urgent: Keys that somebody waits for: they come first, wherever they are in the journal.
+        may_change: Whether this host may change a session's objects now.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Turns:
         sessions: Counter[str],
         is_hurried: Callable[[str], bool],
         urgent: Callable[[], Collection[str]] = tuple,
+        may_change: Callable[[str], bool] = lambda _session: True,
     ) -> None:
         self._journal = journal
         self._settings = settings
@@ -60,6 +62,7 @@ class Turns:
         self._sessions = sessions
         self._is_hurried = is_hurried
         self._urgent = urgent
+        self._may_change = may_change
         self._rows: list[Work] = []
         self._is_stale = True
         self._was_full = False
@@ -107,6 +110,8 @@ class Turns:
             if row.not_before_ns <= now_ns or row.key in waiting
         ]
         for row in sorted(rows, key=lambda row: row.tries)[:_SHARE_ROWS]:
+            if not self._may_change(row.session):
+                continue
             if not schedule.blockers(self._journal, row.key, self._in_flight).all:
                 return row
         return None
@@ -167,6 +172,8 @@ class Turns:
 
     def _consider(self, row: Work, start: Start) -> None:
         """Start a row, or else whatever blocks it."""
+        if not self._may_change(row.session):
+            return
         hurried = self._is_hurried(row.key)
         waiting = [row.key]
         while waiting and self._has_place():

@@ -89,6 +89,10 @@ class WorkingFiles:
             head == b"" and (self._head(session, path) or b"").startswith(_SIDE_MAGICS)
         )
 
+    def is_database(self, session: str, path: bytes) -> bool:
+        """Whether a file looks like a SQLite database."""
+        return self._head(session, path) == SQLITE_MAGIC
+
     def _head(self, session: str, path: bytes) -> bytes | None:
         try:
             descriptor = self.open(session, path)

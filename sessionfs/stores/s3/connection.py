@@ -17,7 +17,9 @@ from sessionfs.stores.s3.errors import CREDENTIALS_REMEDY, Request, Secrets, cla
 from sessionfs.stores.store_urls import S3Location
 
 CONNECT_TIMEOUT_SECONDS = 5.0
-READ_TIMEOUT_SECONDS = 30.0
+READ_TIMEOUT_SECONDS = 20.0
+"""A silent server is given up on before anybody may take over the session that a request changes (``replication/ownership/lease.py``)."""
+
 _DEFAULT_REGION = "us-east-1"
 
 

@@ -15,8 +15,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
-from sessionfs.model.errors import OutcomeUnknownError, SessionFSError
-from sessionfs.stores.base import Condition, ObjectMetadata, Token
+from sessionfs.model.errors import (
+    ConcurrentRequestError,
+    InvalidRequestError,
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+    SessionFSError,
+)
+from sessionfs.stores.base import Condition, ObjectMetadata, Token, UploadUnderWay
 from sessionfs.stores.s3.connection import S3Connection
 from sessionfs.stores.s3.errors import Request, unclear
 
@@ -184,12 +190,56 @@ class MultipartUpload:
     def _abort(self) -> None:
         # Best effort: what an abort could not remove, garbage collection does.
         with contextlib.suppress(SessionFSError):
-            self._connection.send(
-                self._part_request("abort"),
-                self._connection.client.abort_multipart_upload,
-                Key=self._key,
-                UploadId=self._upload_id,
+            abort(self._connection, self._key, self._upload_id)
+
+
+def list_uploads(connection: S3Connection, prefix: str) -> list[UploadUnderWay]:
+    """List the uploads below a prefix that were begun, and neither completed nor aborted.
+
+    Args:
+        connection: The bucket.
+        prefix: "" or whole segments that end in ``/``.
+    """
+    request = Request("list", connection.bucket, prefix, "read")
+    found: list[UploadUnderWay] = []
+    markers: dict[str, str] = {}
+    while True:
+        try:
+            answer = connection.send(
+                request, connection.client.list_multipart_uploads, Prefix=prefix, **markers
             )
+        except InvalidRequestError:
+            return found  # a server without this request: its own rules end old uploads, or nobody does
+        for item in answer.get("Uploads", ()):
+            # Some servers take the prefix for a hint.
+            if item["Key"].startswith(prefix):
+                started_ns = int(item["Initiated"].timestamp()) * 1_000_000_000
+                found.append(UploadUnderWay(item["Key"], item["UploadId"], started_ns))
+        following = {
+            "KeyMarker": str(answer.get("NextKeyMarker") or ""),
+            "UploadIdMarker": str(answer.get("NextUploadIdMarker") or ""),
+        }
+        if not answer.get("IsTruncated") or not following["KeyMarker"] or following == markers:
+            return found
+        markers = following
+
+
+def abort(connection: S3Connection, key: str, identifier: str) -> None:
+    """Give an upload up; one that is gone is success.
+
+    Args:
+        connection: The bucket.
+        key: Where the upload would appear.
+        identifier: The upload's.
+    """
+    # NoSuchUpload has two meanings in ``errors``; here both say that it is gone.
+    with contextlib.suppress(ObjectNotFoundError, ConcurrentRequestError):
+        connection.send(
+            Request("abort", connection.bucket, key, "read"),
+            connection.client.abort_multipart_upload,
+            Key=key,
+            UploadId=identifier,
+        )
 
 
 def send_parts(upload: MultipartUpload, parts: Iterable[bytes], before_complete: Callable[[], None]) -> None:

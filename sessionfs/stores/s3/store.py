@@ -36,6 +36,7 @@ from sessionfs.stores.base import (
     ObjectStore,
     Token,
     Unconditional,
+    UploadUnderWay,
 )
 from sessionfs.stores.prefixed import PrefixedStore
 from sessionfs.stores.request_checks import (
@@ -52,7 +53,15 @@ from sessionfs.stores.request_checks import (
 from sessionfs.stores.s3.connection import S3Connection, connect
 from sessionfs.stores.s3.errors import Request
 from sessionfs.stores.s3.folders import marker_metadata, may_be_implied
-from sessionfs.stores.s3.multipart import MultipartUpload, metadata_arguments, regroup, send_parts, token_of
+from sessionfs.stores.s3.multipart import (
+    MultipartUpload,
+    abort,
+    list_uploads,
+    metadata_arguments,
+    regroup,
+    send_parts,
+    token_of,
+)
 from sessionfs.stores.s3.reading import EmptyBody, S3Body, page_of, stat_of
 from sessionfs.stores.store_urls import S3Location, parse_s3_url
 
@@ -305,6 +314,15 @@ class S3Store(ObjectStore):
         except InvalidRequestError:
             return True
         return False
+
+    def uploads_under_way(self, prefix: str) -> list[UploadUnderWay]:
+        """ListMultipartUploads, every page."""
+        check_prefix(prefix, self._capabilities)
+        return list_uploads(self._connection, prefix)
+
+    def abort_upload(self, upload: UploadUnderWay) -> None:
+        """AbortMultipartUpload."""
+        abort(self._connection, upload.key, upload.identifier)
 
     def close(self) -> None:
         """Close the pool."""

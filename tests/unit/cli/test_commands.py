@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from sessionfs.cli.commands.ls_cmd import summaries
-from sessionfs.cli.commands.status_cmd import MOUNT_KEYS
 from sessionfs.cli.main import main
+from sessionfs.cli.mount_commands.status_cmd import MOUNT_KEYS
 from sessionfs.daemon.checks import mount_points
 from sessionfs.daemon.checks.mount_points import MountEntry
 from sessionfs.formats.link_messages import (
@@ -26,8 +25,6 @@ from sessionfs.model.errors import (
     UnavailableError,
     UnsupportedFormatError,
 )
-from sessionfs.stores.base import IfAbsent, ObjectMetadata
-from sessionfs.stores.memory import MemoryStore
 from tests.unit.daemon.fake_mount import STATUS, FakeMount, listening
 
 
@@ -70,6 +67,18 @@ def test_status_fits_on_80_columns(mount: FakeMount) -> None:
 def test_status_of_a_mount_without_sessions_says_how_to_make_one(mount: FakeMount) -> None:
     mount.status_body["sessions"] = []
     assert "mkdir /srv/sessions/ID" in run("status").stdout
+
+
+def test_status_names_sessions_whose_last_commit_failed(mount: FakeMount) -> None:
+    mount.status_body["sessions"] = [{**STATUS["sessions"][0], "id": "s", "commit_problem": "no\nroute"}]
+    assert "s is not committed: no route" in run("status", "/srv/sessions").stdout
+
+
+def test_status_says_who_owns_a_session(mount: FakeMount) -> None:
+    row = {**STATUS["sessions"][0], "owner": "far"}
+    mount.status_body["sessions"] = [{**row, "id": "a", "owned_here": False}, {**row, "id": "b"}]
+    lines = run("status", "/srv/sessions").stdout.splitlines()[2:]
+    assert [line.split()[2] for line in lines] == ["far", "here"]
 
 
 def test_status_without_a_directory_takes_the_only_mount() -> None:
@@ -139,13 +148,6 @@ def test_retry_asks_for_it(mount: FakeMount) -> None:
     assert mount.asked == [("retry", {})]
 
 
-def test_conflicts_name_the_object_that_holds_the_other_bytes() -> None:
-    assert "sessions/s.conflicts/a.txt/x-unknown" in run("conflicts", "/srv/sessions").stdout.replace(
-        "\n", ""
-    )
-    assert json.loads(run("conflicts", "/srv/sessions", "--json").stdout)[0]["holder"] == "unknown"
-
-
 def test_events_are_one_json_object_a_line(mount: FakeMount) -> None:
     mount.events_kept = [Event(n, "session.file.created", "now", {"path": "a"}) for n in (1, 2, 3)]
     lines = run("events", "/srv/sessions", "--after", "1").stdout.splitlines()
@@ -160,6 +162,9 @@ def test_events_are_one_json_object_a_line(mount: FakeMount) -> None:
         (["umount"], "Missing argument 'DIR'"),
         (["umount", "/srv/sessions", "--timeout", "-1"], "Invalid value for '--timeout'"),
         (["mount", "a", "b", "c"], "unexpected argument 'c'"),
+        (["conflicts", "/srv/sessions", "--output", "x"], "--output needs --show"),
+        (["conflicts", "/srv/sessions", "--show", "x", "--json"], "exclude one another"),
+        (["conflicts", "/srv/sessions", "--take", "both", "x"], "Invalid value for '--take'"),
         (["mount", "a", "b", "--fsync", "never"], "Invalid value for '--fsync'"),
         (["doctor", "--contract"], "--contract needs a STORE"),
     ],
@@ -173,25 +178,6 @@ def test_a_usage_error_is_one_line_that_names_the_help(arguments: list[str], sai
 
 def test_a_directory_in_no_mount_is_named() -> None:
     assert "sessionfs: /etc is in no sessionfs mount" in run("umount", "/etc", code=1).stderr
-
-
-def test_sessions_are_summed_from_the_listing_alone() -> None:
-    store = MemoryStore()
-    for key, body in {
-        "sessions/a/": b"",
-        "sessions/a/x.txt": b"123",
-        "sessions/a/dir/": b"",
-        "sessions/a/dir/y": b"4567",
-        "sessions/b/": b"",
-        "sessions/a.manifest/manifest.json": b"{}",
-        "sessions/a.conflicts/x.txt/1-x": b"gone",
-        "sessions/bad\x07id/x": b"",
-        "other/key": b"",
-    }.items():
-        if "\x07" not in key:
-            store.put(key, body, condition=IfAbsent(), metadata=ObjectMetadata())
-    found = [(session.id, session.size_bytes, session.files) for session in summaries(store)]
-    assert found == [("a", 7, 2), ("b", 0, 0)]
 
 
 def test_ls_of_the_embedded_store_at_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,6 +209,13 @@ def test_doctor_of_a_store_that_is_not_there_says_so_and_exits_3(monkeypatch: py
     assert result.exit_code == 3
     assert result.stderr.startswith("sessionfs: ")
     assert result.stderr.count("\n") == 1
+
+
+def test_the_help_names_every_command_once_below_a_heading() -> None:
+    lines = run("--help").stdout.splitlines()
+    named = [line.split()[0] for line in lines if line.startswith("  ") and line.split()[0] in main.commands]
+    assert sorted(named) == sorted(main.commands)
+    assert {"Mounts:", "Sessions of a mount:", "Stores:"} <= set(lines)
 
 
 def test_the_version_and_the_help_start_without_the_daemons_parts() -> None:

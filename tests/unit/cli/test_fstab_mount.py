@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sessionfs.cli import fstab_mount
-from sessionfs.cli.commands.mount_cmd import split_options
 from sessionfs.cli.fstab_mount import MountCall, parse
+from sessionfs.cli.mount_commands.mount_cmd import split_options
 
 
 def test_a_line_of_fstab_becomes_settings_and_options() -> None:

@@ -42,12 +42,34 @@ STATUS: dict[str, Any] = {
             "generation": 12,
             "committed_at": "2026-01-31T23:59:59.123456Z",
             "conflicts": 0,
+            "commit_problem": "",
         }
     ],
     "held": "",
     "state_dir": "/state",
 }
 CONFLICT = Conflict("s", "a.txt", "sessions/s.conflicts/a.txt/x-unknown", "2026-01-31T00:00:00Z", "unknown")
+
+
+SNAPSHOT: dict[str, Any] = {
+    "session": "s",
+    "generation": 12,
+    "manifest_key": "sessions/s.manifest/0000000012.json",
+    "manifest_sha256": "5" * 64,
+    "trigger": "command",
+    "turn": 7,
+    "completed_at": "2026-01-31T23:59:59.123456Z",
+    "objects": 1007,
+    "bytes": 95_420_416,
+    "objects_uploaded": 10,
+    "objects_skipped": 997,
+    "bytes_uploaded": 1_048_576,
+    "requests": 13,
+    "duration_seconds": 1.25,
+    "barrier_seconds": 0.0125,
+    "moving": [],
+    "is_unchanged": False,
+}
 
 
 @dataclass
@@ -66,6 +88,8 @@ class FakeMount:
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     events_kept: list[Event] = field(default_factory=list)
     status_body: dict[str, Any] = field(default_factory=lambda: dict(STATUS))
+    snapshot_body: dict[str, Any] = field(default_factory=lambda: dict(SNAPSHOT))
+    conflicts_kept: list[Conflict] = field(default_factory=lambda: [CONFLICT])
     fault: Exception | None = None
 
     def _note(self, name: str, **arguments: Any) -> None:
@@ -95,7 +119,20 @@ class FakeMount:
 
     async def conflicts(self) -> ConflictList:
         self._note("conflicts")
-        return ConflictList([CONFLICT])
+        return ConflictList(self.conflicts_kept)
+
+    async def snapshot(self, session: str) -> dict[str, object]:
+        self._note("snapshot", session=session)
+        return self.snapshot_body
+
+    async def claim(self, session: str, *, force: bool) -> None:
+        self._note("claim", session=session, force=force)
+
+    async def release(self, session: str) -> None:
+        self._note("release", session=session)
+
+    async def resolve(self, key: str, take: str) -> None:
+        self._note("resolve", key=key, take=take)
 
     async def events(self, after: int, limit: int) -> EventList:
         self._note("events", after=after, limit=limit)

@@ -123,6 +123,9 @@ def test_a_request_is_checked_without_changing_anything(tmp_path: Path) -> None:
         check_request(request(tmp_path), FuseEnvironment(device=str(tmp_path / "none")))
     with pytest.raises(StoreUrlError, match="unknown scheme 'gopher'"):
         check_request(request(tmp_path, store="gopher://x"), good)
+    ruled = Settings(filesystem=FilesystemSettings(turn_pattern="("))
+    with pytest.raises(SettingsError, match=r"turn_pattern '\(' is no regular expression"):
+        check_request(request(tmp_path, settings=ruled), good)
     with pytest.raises(MountError, match="inside one another"):
         check_request(request(tmp_path, store=f"file://{tmp_path}/mount/store"), good)
     (tmp_path / "mount" / "file").touch()

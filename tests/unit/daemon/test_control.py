@@ -26,12 +26,13 @@ from sessionfs.model.errors import (
     InvalidRequestError,
     LocalDiskError,
     MountError,
+    SessionAlreadyOwnedError,
     StateLockedError,
     UnavailableError,
     UnsupportedFormatError,
 )
 
-from .fake_mount import STATUS, FakeMount, listening
+from .fake_mount import SNAPSHOT, STATUS, FakeMount, listening
 
 
 def event(number: int) -> Event:
@@ -112,6 +113,37 @@ def test_a_drain_reports_progress_and_then_its_result(tmp_path: Path) -> None:
     assert seen == [{"owed_files": 2, "owed_bytes": 20, "degraded": ""}]
     assert result == {"owed_files": 1, "owed_bytes": 10, "left": ["s/a"], "degraded": "no answer"}
     assert mount.asked == [("drain", {"timeout_seconds": 1.5})]
+
+
+def test_an_error_about_ownership_names_the_holder(tmp_path: Path) -> None:
+    mount = FakeMount(error=SessionAlreadyOwnedError("s is owned by far", holder="far"))
+    with listening(mount, tmp_path) as path, ControlClient(path, mount_point="/mnt") as client:
+        with pytest.raises(SessionAlreadyOwnedError) as caught:
+            client.call("claim", session="s")
+        assert caught.value.holder == "far"
+
+
+def test_a_session_is_committed_claimed_and_released(tmp_path: Path) -> None:
+    mount = FakeMount()
+    with listening(mount, tmp_path) as path, ControlClient(path, mount_point="/mnt") as client:
+        assert client.call("snapshot", session="s") == SNAPSHOT
+        assert client.call("claim", session="s", force=True) == {}
+        assert client.call("release", session="s") == {}
+    assert mount.asked == [
+        ("snapshot", {"session": "s"}),
+        ("claim", {"session": "s", "force": True}),
+        ("release", {"session": "s"}),
+    ]
+
+
+def test_a_conflict_is_ended_by_its_key_and_one_of_two_words(tmp_path: Path) -> None:
+    mount = FakeMount()
+    with listening(mount, tmp_path) as path, ControlClient(path, mount_point="/mnt") as client:
+        assert client.call("resolve", key="k", take="theirs") == {}
+        for key, take in (("k", "both"), ("", "ours")):
+            with pytest.raises(InvalidRequestError):
+                client.call("resolve", key=key, take=take)
+    assert mount.asked == [("resolve", {"key": "k", "take": "theirs"})]
 
 
 def test_events_come_in_order_and_resume_after_a_number(tmp_path: Path) -> None:

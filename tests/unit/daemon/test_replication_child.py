@@ -105,7 +105,10 @@ async def test_a_process_that_dies_is_started_again_and_stop_ends_it(tmp_path: P
         started.append(started_child(WAITS_FOR_EOF, said=Started()))
         return started[-1]
 
-    keeper = ReplicationChild(REQUEST, client=client, handler=_done, clock=clock, start=start)
+    told: list[int] = []
+    keeper = ReplicationChild(
+        REQUEST, client=client, handler=_done, clock=clock, start=start, on_process=told.append
+    )
     first = started_child(WAITS_FOR_EOF)
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -119,6 +122,7 @@ async def test_a_process_that_dies_is_started_again_and_stop_ends_it(tmp_path: P
     assert first.process.returncode == -9
     assert started[0].process.returncode == 0
     assert len(started) == 1
+    assert told == [first.process.pid, 0, started[0].process.pid, 0]
 
 
 async def test_a_process_that_cannot_start_again_is_tried_again_and_says_why(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from sessionfs.daemon.replication_client import ReplicationClient
+from sessionfs.formats.commit_messages import Commit, Committed, GenerationNumbers, ListGenerations
 from sessionfs.formats.intent_records import Operation
 from sessionfs.formats.link_message import Entry
 from sessionfs.formats.link_messages import (
@@ -26,11 +27,13 @@ from sessionfs.formats.link_messages import (
     Flush,
     GetStatus,
     LogGrew,
+    ResolveConflict,
     SessionStatus,
     Status,
 )
+from sessionfs.formats.ownership_messages import Claim, Claimed, Release, ReleaseAll
 from sessionfs.model.clock import SystemClock
-from sessionfs.model.errors import CorruptDataError, UnavailableError
+from sessionfs.model.errors import CorruptDataError, SessionAlreadyOwnedError, UnavailableError
 from sessionfs.replication.link import Handler, Link
 from sessionfs.working_copy.intent_log import IntentLog
 
@@ -241,6 +244,81 @@ async def test_the_status_of_one_session_is_json_for_its_file(log: IntentLog) ->
         unknown = json.loads(await client.session_status("t"))
     assert (shown["id"], shown["owed_files"], shown["degraded"]) == ("s", 1, "slow")
     assert unknown == {"id": "t", "degraded": "slow"}
+
+
+async def test_ownership_and_commits_are_asked_for_with_the_log_position(log: IntentLog) -> None:
+    asked: list[AnyMessage] = []
+
+    async def answer(message: AnyMessage) -> AnyMessage:
+        if not isinstance(message, LogGrew):
+            asked.append(message)
+        match message:
+            case Claim():
+                return Claimed(3)
+            case Commit(session=session, trigger=trigger):
+                return Committed(session, 7, trigger=trigger)
+            case ListGenerations():
+                return GenerationNumbers([1, 4])
+        return Done()
+
+    client = ReplicationClient(log, timeout_seconds=5)
+    async with process(client, answer):
+        assert (await client.claim("s", force=True)).epoch == 3
+        assert (await client.commit("s", "turn", is_turn=True)).generation == 7
+        assert await client.list_generations("s") == [1, 4]
+        await client.release("s")
+        await client.release_all()
+        await client.resolve_conflict("k", "theirs")
+    position = log.position
+    assert asked == [
+        Claim("s", position, force=True),
+        Commit("s", "turn", position, is_turn=True),
+        ListGenerations("s"),
+        Release("s", position),
+        ReleaseAll(),
+        ResolveConflict("k", "theirs", position),
+    ]
+
+
+async def test_long_commits_go_on_while_the_store_answers(log: IntentLog) -> None:
+    looks = 0
+    enough = trio.Event()
+
+    async def slow(message: AnyMessage) -> AnyMessage:
+        nonlocal looks
+        if isinstance(message, GetStatus):
+            looks += 1
+            if (
+                looks == 12
+            ):  # each of the four calls looked three times: the last look is behind its first limit
+                enough.set()
+            return status()
+        if isinstance(message, Commit | Claim | Release | ReleaseAll):
+            await enough.wait()
+        if isinstance(message, Claim):
+            return Claimed(1)
+        return Committed("s", 1) if isinstance(message, Commit) else Done()
+
+    client = ReplicationClient(log, timeout_seconds=1)
+    async with process(client, slow), trio.open_nursery() as nursery:
+        nursery.start_soon(client.commit, "s", "turn")
+        nursery.start_soon(client.claim, "s")
+        nursery.start_soon(client.release, "s")
+        nursery.start_soon(client.release_all)
+    assert enough.is_set()
+
+
+async def test_a_refused_claim_names_the_holder(log: IntentLog) -> None:
+    async def refuse(message: AnyMessage) -> AnyMessage:
+        if isinstance(message, Claim):
+            raise SessionAlreadyOwnedError("s is owned by far", holder="far")
+        return Done()
+
+    client = ReplicationClient(log, timeout_seconds=5)
+    async with process(client, refuse):
+        with pytest.raises(SessionAlreadyOwnedError) as caught:
+            await client.claim("s")
+    assert caught.value.holder == "far"
 
 
 async def test_a_drain_may_only_look(log: IntentLog) -> None:

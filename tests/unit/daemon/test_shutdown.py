@@ -23,7 +23,7 @@ from sessionfs.model.errors import (
     UnavailableError,
 )
 
-BOTH_TIMES = ["block", "drain", "commit unmount", "unmount", "gone", "drain", "commit unmount"]
+BOTH_TIMES = ["block", "drain", "commit unmount", "unmount", "gone", "drain", "commit unmount", "give up"]
 
 
 @dataclass
@@ -43,6 +43,10 @@ class Stage:
     released: bool = False
     hopeless: bool = False
     commit_fails: int = 0
+    release_error: SessionFSError | None = None
+    release_hangs: bool = False
+    turns: list[str] = field(default_factory=list)
+    turn_hangs: bool = False
     commit_error: SessionFSError = field(default_factory=lambda: UnavailableError("no route"))
     steps: list[str] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
@@ -72,6 +76,22 @@ class Stage:
             self.commit_fails -= 1
             raise self.commit_error
         self.steps.append(f"commit {trigger}")
+
+    async def commit(self, session: str, trigger: str, *, is_turn: bool = False) -> None:
+        await trio.lowlevel.checkpoint()
+        self.steps.append(f"commit {session} {trigger} {is_turn}")
+        if self.turn_hangs:
+            await trio.sleep_forever()
+        if session == "t":
+            raise UnavailableError("no route")
+
+    async def release_all(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.release_hangs:
+            await trio.sleep_forever()
+        if self.release_error is not None:
+            raise self.release_error
+        self.steps.append("give up")
 
     async def retry(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -119,6 +139,7 @@ def ending(stage: Stage) -> Shutdown:
         stage,  # type: ignore[arg-type]  # the three calls of the client that a shutdown makes
         mount_point=lambda: "/mnt",
         on_unmounted=lambda: stage.steps.append("gone"),
+        pending_turns=lambda: stage.turns,
     )
 
 
@@ -168,6 +189,52 @@ async def test_abandoning_brings_nothing_away_and_commits_nothing(stage: Stage) 
     result = await ending(stage).run(trigger="unmount", timeout_seconds=None, abandon=True)
     assert result.owed_files == 2
     assert stage.steps == ["block", "drain", "unmount", "gone", "drain"]
+
+
+@pytest.mark.parametrize("trigger", ["unmount", "sigterm"])
+async def test_sessions_are_given_up_once_and_last(stage: Stage, trigger: str) -> None:
+    await ending(stage).run(trigger=trigger, timeout_seconds=5)
+    assert stage.steps.count("give up") == 1
+    assert stage.steps[-1] == "give up"
+
+
+async def test_a_signal_commits_finished_turns_before_everything_else(stage: Stage) -> None:
+    stage.turns = ["t", "s"]
+    await ending(stage).run(trigger="sigterm", timeout_seconds=5)
+    assert stage.steps[:5] == [
+        "block",
+        "commit t sigterm True",
+        "commit s sigterm True",
+        "drain",
+        "commit sigterm",
+    ]
+
+
+async def test_a_turn_that_cannot_be_committed_uses_up_no_more_than_the_budget(stage: Stage) -> None:
+    stage.turns, stage.turn_hangs = ["s"], True
+    with trio.fail_after(5):
+        await ending(stage).run(trigger="sigterm", timeout_seconds=0.1)
+    assert "unmount" in stage.steps
+
+
+async def test_an_unmount_by_hand_has_the_time_to_keep_the_usual_order(stage: Stage) -> None:
+    stage.turns = ["s"]
+    await ending(stage).run(trigger="unmount", timeout_seconds=5)
+    assert stage.steps == BOTH_TIMES
+
+
+async def test_sessions_that_cannot_be_given_up_do_not_hold_the_end(stage: Stage) -> None:
+    stage.release_error = UnavailableError("no route")
+    result = await ending(stage).run(trigger="unmount", timeout_seconds=None)
+    assert result.owed_files == 0
+
+
+async def test_giving_up_ends_with_the_time_there_is(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutdown_module, "_RELEASE_MINIMUM_SECONDS", 0.01)
+    stage.release_hangs = True
+    with trio.fail_after(5):
+        result = await ending(stage).run(trigger="sigterm", timeout_seconds=0.1)
+    assert result.owed_files == 0
 
 
 async def test_a_mount_in_use_stays_and_takes_writers_again(stage: Stage) -> None:
@@ -235,7 +302,7 @@ async def test_a_commit_that_fails_is_tried_again_within_the_time(stage: Stage) 
 async def test_manifests_that_cannot_be_written_are_named_as_left_behind(stage: Stage) -> None:
     stage.commit_fails, stage.commit_error = 6, CorruptDataError("s: bad manifest")
     result = await ending(stage).run(trigger="unmount", timeout_seconds=None)
-    assert stage.steps == ["block", "drain", "unmount", "gone", "drain"]
+    assert stage.steps == ["block", "drain", "unmount", "gone", "drain", "give up"]
     assert result.owed_files == 1
     assert "bad manifest" in result.left[0]
 
@@ -252,7 +319,7 @@ async def test_a_mount_taken_away_from_outside_is_drained_within_the_budget(stag
     stage.owed = 1
     result = await ending(stage).after_unmount(seconds=5)
     assert result.owed_files == 0
-    assert stage.steps == ["gone", "drain", "commit unmount"]
+    assert stage.steps == ["gone", "drain", "commit unmount", "give up"]
 
 
 async def test_a_drain_alone_ends_nothing(stage: Stage) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -34,6 +35,14 @@ async def answer(result: Any) -> Any:
     return await result if isawaitable(result) else result
 
 
+class SettableLease:
+    """A lease as a test wants it."""
+
+    def __init__(self) -> None:
+        self.deadline_seconds = math.inf
+        self.is_outage = False
+
+
 class Rig:
     """A Core on a state directory, as an engine would use it."""
 
@@ -42,6 +51,7 @@ class Rig:
         self.layout.create()
         self.remote = FakeRemote(self.layout)
         self.settings = FilesystemSettings(**settings)
+        self.lease = SettableLease()
         self.start()
 
     def start(self) -> None:
@@ -49,7 +59,7 @@ class Rig:
         self.log = IntentLog(self.layout.intent_log, boot_id="0" * 36, clock=clock)
         self.core = Core(
             layout=self.layout, log=self.log, remote=self.remote, settings=self.settings, clock=clock,
-            control_socket="/control", groups=lambda _pid: (),
+            control_socket="/control", groups=lambda _pid: (), lease=self.lease,
         )  # fmt: skip
 
     def stop(self) -> None:

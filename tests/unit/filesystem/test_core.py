@@ -198,6 +198,13 @@ async def test_a_known_name_is_shown_while_the_store_is_silent(
     assert (await rig.look(b"s", b"a")).number == number
 
 
+async def test_a_lag_of_nothing_still_answers(rigs: Callable[..., Rig]) -> None:
+    rig = rigs(foreign_lag_seconds=0.0)
+    number = rig.remote.add_file(rig.remote.add_session("s"), b"a", b"x")
+    assert (await rig.look(b"s", b"a")).number == number
+    assert await rig.read(number) == b"x"
+
+
 async def test_two_at_once_wait_for_the_names_of_one_directory(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,12 +402,15 @@ async def test_fsync_in_the_bucket_waits_for_the_bucket(rigs: Callable[..., Rig]
     root = await rig.session()
     opened, shown = await answer(rig.core.create(root, b"a", 0o644, os.O_RDWR, ME))
     await rig.core.fsync(opened.handle, data_only=True)
-    listing = await answer(rig.core.opendir(root, ME))
-    await rig.core.fsyncdir(listing)
-    assert [call for call in rig.remote.calls if call[0] == "flush"] == [
+    below = await answer(rig.core.mkdir(root, b"d", 0o755, ME))
+    for directory in (below.number, root):
+        await rig.core.fsyncdir(await answer(rig.core.opendir(directory, ME)))
+    assert [call for call in rig.remote.calls if call[0] in {"flush", "commit"}] == [
         ("flush", shown.number),
-        ("flush", root),
+        ("flush", below.number),
+        ("commit", "s"),
     ]
+    assert rig.remote.commits == [("s", "fsync", False)]
     rig.remote.error = UnavailableError("away")
     with pytest.raises(UnavailableError):
         await rig.core.fsync(opened.handle, data_only=False)

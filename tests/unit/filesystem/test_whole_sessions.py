@@ -69,6 +69,17 @@ async def test_an_eager_session_is_here_before_it_is_shown(rigs: Rigs) -> None:
     assert (await rig.look(b"s", b"d")).number == numbers[b"d"]
 
 
+async def test_what_says_what_the_others_are_comes_when_they_are_here(rigs: Rigs) -> None:
+    rig = rigs(eager=True)
+    numbers = fill(rig.remote)
+    metadata = rig.remote.add_directory(numbers[b""], b"metadata")
+    index = [rig.remote.add_file(metadata, name, b"{}") for name in (b"session.json", b"index.json")]
+    await rig.look(b"s")
+    came = fetches(rig)
+    assert len(came) == len(BODIES) + 2
+    assert set(came[-2:]) == set(index)
+
+
 @pytest.mark.parametrize("problem", [UnavailableError("away"), CorruptDataError("does not verify")])
 async def test_an_eager_session_that_lacks_a_file_is_not_shown(rigs: Rigs, problem: Exception) -> None:
     rig = rigs(eager=True)

@@ -84,6 +84,36 @@ def test_sibling_keys() -> None:
     assert keys.conflict_key("sessions/s/", stamp="T", holder="h") == "sessions/s.conflicts/_root/T-h"
     long = keys.conflict_key("sessions/s/" + "x" * 1010, stamp="T", holder="h")
     assert long == "sessions/s.conflicts/_long/T-h"
+
+
+@pytest.mark.parametrize("path", [b"a", b"a/b", b"a\\b/\xff", b"_root/x", b"x.conflicts/y"])
+def test_a_conflict_key_tells_its_path(path: bytes) -> None:
+    live = keys.live_key(SessionId("s"), path, is_directory=False)
+    assert live is not None
+    stamp = "20260131T235959.123456Z"
+    key = keys.conflict_key(live, stamp=stamp, holder="0a-b")
+    assert keys.parse_conflict_key(key) == keys.KeptAside(SessionId("s"), path, stamp, "0a-b")
+
+
+@pytest.mark.parametrize("path", ["_root", "_long", "a%zz"])
+def test_a_conflict_key_that_does_not_tell_its_path_has_none(path: str) -> None:
+    found = keys.parse_conflict_key(f"sessions/s.conflicts/{path}/20260131T235959.123456Z-h")
+    assert found is not None
+    assert found.path is None
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "sessions/s/a",
+        "else/s.conflicts/a/20260131T235959.123456Z-h",
+        "sessions/s.conflicts/20260131T235959.123456Z-h",
+        "sessions/s.conflicts/a/yesterday-h",
+        "sessions/a/b.conflicts/a/20260131T235959.123456Z-h",
+    ],
+)
+def test_another_key_is_no_conflict_key(key: str) -> None:
+    assert keys.parse_conflict_key(key) is None
     with pytest.raises(InvalidKeyError):
         keys.content_key(SESSION, "short")
     with pytest.raises(InvalidKeyError):

@@ -21,6 +21,7 @@ from sessionfs.formats.link_messages import (
     LogGrew,
     Retry,
 )
+from sessionfs.formats.ownership_messages import SessionState
 from sessionfs.model.errors import CorruptDataError, InternalError, UnavailableError
 from sessionfs.replication.link import Handler, Link
 
@@ -151,6 +152,29 @@ async def test_only_the_newest_notice_of_a_class_is_sent() -> None:
             link.notify(LogGrew(position))
         await arrived.wait()
     assert seen == [999]
+
+
+async def test_notices_about_two_sessions_do_not_replace_one_another() -> None:
+    seen: list[SessionState] = []
+    arrived = trio.Event()
+
+    async def note(message: AnyMessage) -> AnyMessage:
+        assert isinstance(message, SessionState)
+        seen.append(message)
+        if len(seen) == 2:
+            arrived.set()
+        return Done()
+
+    async with linked(right=note) as (link, _other):
+        for owned in (True, False):
+            link.notify(SessionState("a", owned=owned))
+            link.notify(SessionState("b", owned=not owned))
+        with trio.fail_after(5):
+            await arrived.wait()
+    assert sorted(seen, key=lambda state: state.session) == [
+        SessionState("a", owned=False),
+        SessionState("b", owned=True),
+    ]
 
 
 async def test_a_cancelled_call_leaves_the_link_usable() -> None:

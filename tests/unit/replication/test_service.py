@@ -126,7 +126,7 @@ async def test_a_session_written_while_another_is_committed_stays_ours(machine: 
 
         def write() -> None:
             machine.make(Operation.CREATE, other, "t/late", b"late")
-            service._apply_log()
+            service._log.apply()
 
         machine.make(Operation.CREATE, machine.session, "s/g", b"x")
         await service.handle(messages.Drain(machine.log.position, 5.0))
@@ -150,7 +150,7 @@ async def test_a_session_made_again_while_its_removal_is_committed_is_known(mach
 
         def make() -> None:
             machine.make(Operation.MKDIR, ROOT_NUMBER, "s")
-            service._apply_log()
+            service._log.apply()
 
         store.action = make
         await service.handle(CommitAll("timer", machine.log.position))

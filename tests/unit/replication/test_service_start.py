@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from sessionfs.formats.intent_records import Operation
 from sessionfs.formats.link_messages import (
     ImageGrant,
 )
+from sessionfs.formats.ownership_messages import SessionState
 from sessionfs.model.clock import SystemClock
 from sessionfs.model.errors import NotFoundError
 from sessionfs.model.settings import ReplicationSettings
@@ -26,6 +27,7 @@ from sessionfs.stores.memory import MemoryStore
 from sessionfs.working_copy.intent_log import IntentLog
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
 from sessionfs.working_copy.reconcile import Reconciliation
+from tests.unit.replication.copying_freezer import CopyingFreezer
 
 SETTINGS = ReplicationSettings(
     upload_delay_seconds=0.0, max_upload_delay_seconds=0.0, retry_minimum_seconds=0.01,
@@ -33,8 +35,15 @@ SETTINGS = ReplicationSettings(
 )  # fmt: skip
 
 
-class Daemon:
+class Daemon(CopyingFreezer):
     """A daemon in which nothing is open."""
+
+    def __init__(self, layout: StateLayout, position: Callable[[], int]) -> None:
+        super().__init__(layout, position)
+        self.states: list[SessionState] = []
+
+    def session_state(self, state: SessionState) -> None:
+        self.states.append(state)
 
     async def begin_image(self, number: int) -> ImageGrant:
         raise NotFoundError(f"file {number} is not open here")
@@ -58,6 +67,7 @@ class Machine:
         self.store = MemoryStore()
         self.settings = SETTINGS
         self.open_log()
+        self.daemon = Daemon(self.layout, lambda: self.log.position)
         self.session = self.make(Operation.MKDIR, ROOT_NUMBER, "s")
 
     def open_log(self) -> None:
@@ -80,7 +90,7 @@ class Machine:
     @asynccontextmanager
     async def service(self) -> AsyncIterator[ReplicationService]:
         made = ReplicationService(
-            self.store, self.layout, self.settings, clock=SystemClock(), mount_point="", daemon=Daemon()
+            self.store, self.layout, self.settings, clock=SystemClock(), mount_point="", daemon=self.daemon
         )
         try:
             async with trio.open_nursery() as nursery:
@@ -217,7 +227,7 @@ async def test_a_copied_state_directory_owes_what_is_changed_in_it(machine: Mach
 
 def _service(machine: Machine) -> ReplicationService:
     return ReplicationService(
-        machine.store, machine.layout, SETTINGS, clock=SystemClock(), mount_point="", daemon=Daemon()
+        machine.store, machine.layout, SETTINGS, clock=SystemClock(), mount_point="", daemon=machine.daemon
     )
 
 

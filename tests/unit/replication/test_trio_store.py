@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from sessionfs.model.errors import (
     ConcurrentRequestError,
     CorruptDataError,
     OutcomeUnknownError,
+    OwnershipLostError,
     SessionFSError,
     ThrottledError,
     UnavailableError,
@@ -195,3 +198,59 @@ async def test_borrowed_bytes_are_served_in_order_and_given_back_when_cancelled(
         await trio.testing.wait_all_tasks_blocked()
     assert order == ["large", "small"]
     assert budget.most_bytes == 10
+
+
+async def test_an_urgent_request_waits_behind_no_upload(store: TrioStore, faulty: FaultyStore) -> None:
+    """Two uploads fill every thread that uploads have."""
+    let_go = threading.Event()
+    faulty.plan("put", Interfere(let_go.wait), Interfere(let_go.wait))
+    async with trio.open_nursery() as nursery:
+        for key in ("a", "b"):
+            nursery.start_soon(partial(store.put, key, b"x", condition=IfAbsent(), metadata=ours(key)))
+        with trio.fail_after(10):
+            while len(faulty.calls) < SETTINGS.concurrent_uploads:  # noqa: ASYNC110 - threads tell nobody
+                await trio.sleep(0.001)
+            landed = await store.put("c", b"x", condition=IfAbsent(), metadata=ours("c"), urgent=True)
+        let_go.set()
+    assert isinstance(landed, Landed)
+
+
+async def test_a_lost_urgent_put_is_looked_up_once(store: TrioStore, faulty: FaultyStore) -> None:
+    faulty.plan("put", LostResponse())
+    faulty.plan("head", FailBefore(UnavailableError("away")))
+    with pytest.raises(OutcomeUnknownError):
+        await store.put("a", b"x", condition=IfAbsent(), metadata=ours(), urgent=True)
+    assert [call for call in faulty.calls if call[0] == "head"] == [("head", "a")]
+
+
+async def test_the_guard_refuses_a_change_before_it_is_sent(store: TrioStore, faulty: FaultyStore) -> None:
+    store.guard = _refuse
+    with pytest.raises(OwnershipLostError):
+        await store.put("a", b"x", condition=IfAbsent(), metadata=ours())
+    with pytest.raises(OwnershipLostError):
+        await store.delete("a", condition=IfMatch(Token("t")))
+    assert await store.head("a") is None
+    assert faulty.calls == [("head", "a")]
+
+
+async def test_the_guard_is_asked_again_before_a_long_object_appears(
+    store: TrioStore, faulty: FaultyStore
+) -> None:
+    asked: list[str] = []
+
+    def guard(key: str) -> None:
+        asked.append(key)
+        if len(asked) == 2:
+            _refuse(key)
+
+    store.guard = guard
+    with pytest.raises(OwnershipLostError):
+        await store.put_parts(
+            "a", [b"x"], condition=IfAbsent(), metadata=ours(), before_complete=lambda: None
+        )
+    assert asked == ["a", "a"]
+    assert await store.head("a") is None
+
+
+def _refuse(key: str) -> None:
+    raise OwnershipLostError(f"{key} may not be changed")

@@ -15,8 +15,17 @@ from sessionfs.model.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
 )
-from sessionfs.stores.base import IfAbsent, IfMatch, ObjectMetadata, ObjectStore, Token, Unconditional
+from sessionfs.stores.base import (
+    IfAbsent,
+    IfMatch,
+    ObjectMetadata,
+    ObjectStore,
+    Token,
+    Unconditional,
+    UploadUnderWay,
+)
 from sessionfs.stores.open_store import open_store
+from sessionfs.stores.prefixed import PrefixedStore
 from sessionfs.stores.s3 import multipart
 from sessionfs.stores.s3 import store as s3_store
 from sessionfs.testing.fault_proxy import FaultProxy, Reply
@@ -173,3 +182,34 @@ def test_deleted_marker_leaves_no_object_though_the_folder_answers(store: Object
         store.head("dir/")
     with pytest.raises(ObjectNotFoundError):
         store.get("dir/", byte_range=None, expected=None)
+
+
+@pytest.mark.parametrize("prefix", ["", "below/"])
+def test_uploads_that_were_begun_are_listed_and_given_up(url: str, prefix: str) -> None:
+    plain = open_store(url)
+    assert isinstance(plain, s3_store.S3Store)
+    for key in ("s/one", "s/two", "other/three"):
+        plain._client.create_multipart_upload(Bucket=plain._connection.bucket, Key=prefix + key)
+    store = PrefixedStore(plain, prefix, url=url) if prefix else plain
+    found = store.uploads_under_way("s/")
+    assert sorted(upload.key for upload in found) == ["s/one", "s/two"]
+    assert all(upload.started_ns > 1_700_000_000 * 10**9 for upload in found)
+    for upload in found:
+        store.abort_upload(upload)
+        store.abort_upload(upload)
+    assert store.uploads_under_way("s/") == []
+    assert [upload.key for upload in store.uploads_under_way("")] == ["other/three"]
+    store.close()
+
+
+def test_an_upload_that_is_gone_is_given_up_and_a_server_that_lists_none_has_none(
+    seaweed: SeaweedServer, url: str
+) -> None:
+    with FaultProxy(seaweed.endpoint) as proxy:
+        store = open_store(proxy.url_for(url))
+        proxy.plan(Reply(404, "NoSuchUpload"), method="DELETE", text="/s/gone")
+        store.abort_upload(UploadUnderWay("s/gone", "u", 0))
+        proxy.plan(Reply(501, "NotImplemented"), method="GET", text="uploads")
+        assert store.uploads_under_way("s/") == []
+        proxy.assert_all_used()
+        store.close()

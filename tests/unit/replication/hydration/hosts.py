@@ -5,21 +5,23 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
+from sessionfs.formats import manifest as manifests
 from sessionfs.formats import object_metadata
 from sessionfs.formats.intent_records import Intent, Operation, Outcome
 from sessionfs.formats.link_message import Entry
 from sessionfs.formats.link_messages import (
     Fetched,
 )
+from sessionfs.formats.manifest import Manifest, ManifestEntry
 from sessionfs.formats.object_metadata import FileAttributes, Provenance
 from sessionfs.model import keys
 from sessionfs.model.errors import UnavailableError
 from sessionfs.model.names import SessionId, session_id
 from sessionfs.model.settings import ReplicationSettings
-from sessionfs.replication.generations import Generations
 from sessionfs.replication.hydrator import Hydrator
 from sessionfs.replication.remote_tree import RemoteTreeReader
 from sessionfs.replication.trio_store import TrioStore
@@ -114,6 +116,22 @@ def reader_of(store: ObjectStore, *, globs: tuple[str, ...] = SETTINGS.exclude_g
     return RemoteTreeReader(trio_store, Exclusions(globs), private_globs=SETTINGS.private_globs, owner=(7, 8))
 
 
+def put_manifest(store: ObjectStore, manifest: Manifest) -> None:
+    """Commit a generation as its owner does: ``<n>.json``, then ``manifest.json``."""
+    raw, encoding = manifests.encode(manifest)
+    metadata = ObjectMetadata(content_encoding=encoding)
+    session = SessionId(manifest.session)
+    if manifest.generation:
+        key = keys.generation_key(session, manifest.generation)
+        store.put(key, raw, condition=Unconditional(), metadata=metadata)
+    store.put(keys.manifest_key(session), raw, condition=Unconditional(), metadata=metadata)
+
+
+def _xattrs(path: bytes) -> dict[bytes, bytes]:
+    names = [name for name in os.listxattr(path) if name.startswith("user.")]
+    return {os.fsencode(name): os.getxattr(path, name) for name in names}
+
+
 def body_of(host: Host, fetched: Fetched) -> bytes:
     """Read a staged file."""
     return Path(host.layout.staging, fetched.staged).read_bytes()
@@ -137,7 +155,6 @@ class Host:
         self.sequence = 0
         self.settings = settings
         self.hydrator = self.new_hydrator()
-        self.generations = self.new_generations()
 
     def new_hydrator(self) -> Hydrator:
         """As after a restart of the replication process."""
@@ -150,10 +167,6 @@ class Host:
             self.exclusions,
             raise_event=lambda name, fields: self.events.append((name, fields)),
         )
-
-    def new_generations(self) -> Generations:
-        """As after a restart of the replication process."""
-        return Generations(self.journal, self.store, self.layout, self.clock, self.exclusions)
 
     # --- the daemon
 
@@ -300,6 +313,59 @@ class Host:
                 clean_size=status.st_size,
                 clean_mtime_ns=status.st_mtime_ns,
                 clean_ctime_ns=status.st_ctime_ns,
+            )
+
+    def commit(
+        self,
+        session: SessionId = SESSION,
+        *,
+        recovery: Literal["live", "committed"] = "live",
+        removed: bool = False,
+        epoch: int = 0,
+    ) -> Manifest:
+        """Commit what was uploaded, as the owner does."""
+        row = self.journal.session(session)
+        assert row is not None
+        entries = () if removed else tuple(self._entries(session, row.root))
+        manifest = Manifest(
+            session,
+            row.generation + 1,
+            entries,
+            row.generation,
+            recovery=recovery,
+            removed=removed,
+            epoch=epoch,
+        )
+        put_manifest(self.bucket, manifest)
+        token = self.bucket.head(keys.manifest_key(session)).token
+        self.journal.update_session(
+            session, generation=manifest.generation, manifest_token=token, changed=False, written=False
+        )
+        return manifest
+
+    def _entries(self, session: SessionId, root: int) -> Iterator[ManifestEntry]:
+        groups: dict[int, int] = {}
+        for path, number, is_directory in self.journal.below(root, b""):
+            key = keys.live_key(session, path, is_directory=is_directory)
+            known = self.journal.object(key) if key is not None else None
+            if known is None:
+                continue
+            where = self.disk(path, session)
+            group = 0
+            if not is_directory and len(self.journal.names_of(number)) > 1:
+                group = groups.setdefault(number, len(groups) + 1)
+            yield ManifestEntry(
+                path,
+                known.mode,
+                known.size_bytes,
+                "" if is_directory else known.sha256,
+                known.token,
+                known.uid,
+                known.gid,
+                known.mtime_ns,
+                {} if stat.S_ISLNK(known.mode) else _xattrs(where),
+                os.readlink(where) if stat.S_ISLNK(known.mode) else b"",
+                group,
             )
 
     def read(self, path: bytes) -> bytes:

@@ -31,7 +31,7 @@ async def test_a_known_manifest_is_not_read_again(host: Host, other: Host, store
     host.make(b"")
     host.make(b"f", b"abc")
     host.upload()
-    await host.generations.commit_drained(SESSION, "timer")
+    host.commit()
     await other.hydrator.open_session(SESSION)
     put(store, "new", b"x")
     store.calls.clear()
@@ -302,7 +302,7 @@ async def test_another_host_sees_the_tree_that_was_committed(host: Host, other: 
     os.utime(host.disk(b"one"), ns=(0, 1_234_567_890_123_456_789))
     os.chmod(host.disk(b"empty"), 0o1770)
     host.upload()
-    assert await host.generations.commit_drained(SESSION, "unmount") == 1
+    host.commit()
     assert (await other.hydrator.open_session(SESSION)).exists
     await other.materialise()
     for path in (b"", b"empty", b"d", b"d/\xff %", b"one", b"two", b"l"):
@@ -323,7 +323,7 @@ async def test_a_linked_name_that_another_host_replaced_becomes_a_file_of_its_ow
     os.link(host.disk(b"one"), host.disk(b"two"))
     host.journal.mark(PREFIX + "two", SESSION, 1)
     host.upload()
-    await host.generations.commit_drained(SESSION, "unmount")
+    host.commit()
     await other.hydrator.open_session(SESSION)
     assert other.number(b"one") == other.number(b"two")
     put(store, "two", b"own")
@@ -339,7 +339,7 @@ async def test_a_later_generation_tells_attributes_that_no_object_has(host: Host
     host.upload()
     await other.hydrator.open_session(SESSION)
     os.setxattr(host.disk(b"f"), "user.a", b"b")
-    await host.generations.commit_drained(SESSION, "timer")
+    host.commit()
     await other.hydrator.refresh_session(SESSION)
     fetched = await other.hydrator.fetch(other.number(b"f"))
     assert fetched.entry.xattrs == {b"user.a": b"b"}
@@ -352,7 +352,7 @@ async def test_a_session_that_another_host_removed_goes(host: Host, other: Host)
     host.make(b"")
     host.make(b"f", b"abc")
     host.upload()
-    await host.generations.commit_drained(SESSION, "unmount")
+    host.commit()
     await other.hydrator.open_session(SESSION)
     await other.materialise()
     for name in (b"f", b""):
@@ -361,7 +361,7 @@ async def test_a_session_that_another_host_removed_goes(host: Host, other: Host)
         (os.unlink if name else os.rmdir)(host.disk(name))
         host.note(Operation.UNLINK if name else Operation.RMDIR, number, parent=parent, name=name or b"s")
     host.upload()
-    assert await host.generations.commit_removed(SESSION) == 2
+    host.commit(removed=True)
     for _ in range(3):
         found = await other.hydrator.refresh_session(SESSION)
         other.evict(found.files)
@@ -377,14 +377,14 @@ async def test_a_file_all_of_whose_names_changed_alike_stays_one_file(host: Host
     host.journal.link(host.number(b""), b"two", host.number(b"one"))
     host.journal.mark(PREFIX + "two", SESSION, 1)
     host.upload()
-    await host.generations.commit_drained(SESSION, "timer")
+    host.commit()
     await other.hydrator.open_session(SESSION)
     number = other.number(b"one")
     host.write(b"one", b"linked and longer")
     for name in ("one", "two"):
         host.journal.mark(PREFIX + name, SESSION, 1)
     host.upload()
-    await host.generations.commit_drained(SESSION, "timer")
+    host.commit()
     found = await other.hydrator.refresh_session(SESSION)
     assert found.files == [number]
     assert other.number(b"one") == other.number(b"two") == number

@@ -27,8 +27,8 @@ from sessionfs.model.errors import (
     SessionFSError,
     UnavailableError,
 )
-from sessionfs.replication.hydration import fetching
 from sessionfs.replication.hydration.fan_out import for_each
+from sessionfs.replication.hydration.fetches import fetching
 from sessionfs.stores.base import ByteRange, ObjectBody, ObjectMetadata, Token, Unconditional
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.testing.faulty_store import FaultyStore, Truncate
@@ -190,6 +190,31 @@ async def test_a_file_that_is_rewritten_faster_than_it_is_read_is_an_error(tmp_p
     host.journal.close()
 
 
+async def test_a_reader_of_a_file_that_is_rewritten_all_the_time_gets_what_was_kept_of_it(
+    tmp_path: Path,
+) -> None:
+    restless = RestlessStore(StepClock())
+    host = Host(tmp_path, restless)
+    put(restless, "f", b"0")
+    await host.hydrator.open_session(SESSION)
+    digest = hashlib.sha256(b"0").hexdigest()
+    key = keys.content_key(SESSION, digest)
+    restless.put(key, b"0", condition=Unconditional(), metadata=ObjectMetadata())
+    numbers = itertools.count(1)
+    known = host.journal.object(PREFIX + "f")
+    assert known is not None
+
+    def rewrite() -> None:
+        put(restless, "f", b"%d" % next(numbers))
+        # The uploader, say, follows it too, so that the fetch never sees the object that it is known to be.
+        host.journal.put_object(replace(known, token=f"t{next(numbers)}"))
+
+    restless.change = rewrite
+    fetched = await host.hydrator.fetch(host.number(b"f"))
+    assert body_of(host, fetched) == b"0"
+    host.journal.close()
+
+
 async def test_a_file_whose_object_is_gone_is_an_error(host: Host, store: FaultyStore) -> None:
     put(store, "f", b"abc")
     await host.hydrator.open_session(SESSION)
@@ -230,8 +255,8 @@ async def test_a_file_removed_while_it_is_fetched_leaves_nothing(host: Host, sto
     number, root = host.number(b"f"), host.number(b"")
     real = host.hydrator._fetcher.fetch
 
-    async def fetch_and_lose(known: object) -> tuple[str, str]:
-        result = await real(known)  # type: ignore[arg-type]
+    async def fetch_and_lose(known: object, **how: object) -> tuple[str, str]:
+        result = await real(known, **how)  # type: ignore[arg-type]
         host.journal.unlink(root, b"f")
         return result
 

@@ -12,7 +12,7 @@ from sessionfs.formats import manifest as manifests
 from sessionfs.formats.manifest import Manifest, ManifestEntry
 from sessionfs.model import keys
 from sessionfs.model.errors import CorruptDataError, UnavailableError, UnsupportedFormatError
-from sessionfs.replication.remote_tree import RemoteEntry, RemoteTree
+from sessionfs.replication.hydration.survey import RemoteEntry, RemoteTree
 from sessionfs.stores.base import ObjectMetadata, Unconditional
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.testing.faulty_store import FailBefore, FaultyStore, Interfere
@@ -150,12 +150,14 @@ async def test_a_hard_link_group_with_a_changed_name_is_no_group(store: FaultySt
     assert (found[b"one"].link_group, found[b"two"].link_group) == (0, 0)
 
 
-async def test_a_removed_session_does_not_exist_until_something_is_put_again(store: FaultyStore) -> None:
+async def test_a_removed_session_does_not_exist_whatever_is_left_of_it(store: FaultyStore) -> None:
     put_manifest(store, Manifest(SESSION, 3, removed=True))
+    put(store, "left", b"abc")
+    store.calls.clear()
     assert await reader_of(store).load(SESSION) is None
-    put(store, "again", b"abc")
-    found = await entries(store)
-    assert list(found) == [b"", b"again"]
+    assert [method for method, _ in store.calls] == ["get"]
+    put_manifest(store, Manifest(SESSION, 4))
+    assert list(await entries(store)) == [b"", b"left"]
 
 
 async def test_an_empty_generation_is_an_empty_session(store: FaultyStore) -> None:

@@ -1,0 +1,522 @@
+"""Commits sessions: the order of the steps.
+
+1. Databases are pinned; then the cut: the daemon freezes what is changing, and the log is applied up to that position and no further.
+2. The tree is noted; in the same transaction everything settled in it counts as named, so that nothing uploaded from now on destroys it.
+3. What was owed is uploaded. What an earlier owner left uncommitted, and this generation names, is copied aside: a late request of that owner
+   could still replace it, and would not copy it.
+4. One listing: what is not as it should be is put right first.
+5. ``<n>.json``, ``manifest.json`` (the commit point), the marker, the report, the event.
+
+A commit that fails, or dies, leaves the generation before as it was: it has only added objects, and what it replaced was copied aside. The session
+stays *changed*, and the next commit takes everything up again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import structlog
+import trio
+
+from sessionfs.formats.commit_marker import CommitMarker
+from sessionfs.formats.commit_messages import Barrier, BarrierHeld, Committed, FrozenAt, FrozenImage, Thaw
+from sessionfs.formats.manifest import Manifest
+from sessionfs.model import keys, names
+from sessionfs.model.clock import Clock, utc_text
+from sessionfs.model.errors import (
+    InternalError,
+    LocalDiskError,
+    ObjectNotFoundError,
+    OwnershipLostError,
+    SessionFSError,
+    UnavailableError,
+)
+from sessionfs.model.names import SessionId
+from sessionfs.replication.commit.bringing import Bringing, Brought
+from sessionfs.replication.commit.databases import DatabaseCut, Databases
+from sessionfs.replication.commit.entries import Entries
+from sessionfs.replication.commit.listing_check import ListingCheck
+from sessionfs.replication.commit.manifest_chain import EarlierCommitError, ManifestChain, Published
+from sessionfs.replication.commit.noting import Noted, Noting
+from sessionfs.replication.trio_store import TrioStore
+from sessionfs.replication.uploader import Uploader
+from sessionfs.replication.uploads.attempts import REMEMBERED_NS
+from sessionfs.replication.uploads.authority import Authority
+from sessionfs.replication.uploads.conflicts import RaiseEvent
+from sessionfs.replication.uploads.subjects import Prepared
+from sessionfs.working_copy.journal_tree import SessionRow
+from sessionfs.working_copy.layout import ROOT_NUMBER
+from sessionfs.working_copy.upload_journal import UploadJournal
+
+_CHECKS = 3
+_PINS = 3
+_log = structlog.get_logger("sessionfs.commit")
+Fields = dict[str, str | int | float | bool]
+
+
+class Freezer(Protocol):
+    """The daemon, which keeps the bytes of a cut."""
+
+    async def barrier(self, request: Barrier) -> BarrierHeld:
+        """Freeze what is changing, between two operations of programs."""
+
+    async def frozen_image(self, request: FrozenImage) -> FrozenAt:
+        """Say where frozen bytes are."""
+
+    async def thaw(self, request: Thaw) -> None:
+        """Let them go."""
+
+
+class Cutting(Protocol):
+    """The intent log, applied up to a cut."""
+
+    @property
+    def position(self) -> int:
+        """Up to where it was applied."""
+
+    def apply(self) -> bool:
+        """Apply what there is."""
+
+    def apply_up_to(self, limit: int) -> None:
+        """Apply what is before a position."""
+
+    def held(self) -> AbstractAsyncContextManager[None]:
+        """Let the tree stand still inside the block."""
+
+
+@dataclass(slots=True)
+class _Cut:
+    """A session at one moment."""
+
+    row: SessionRow
+    noted: list[Noted]
+    databases: dict[bytes, DatabaseCut]
+    versions: dict[bytes, int]
+    wanted: list[str]
+    adopted: list[str]
+    pause_seconds: float
+
+
+class Committer:
+    """Commits one session at a time; several sessions may be under way together.
+
+    Args:
+        journal: The tree, and what the bucket holds.
+        store: Counts requests.
+        clock: Times.
+        log: Applied up to the cut.
+        uploader: Brings what is owed.
+        freezer: The daemon.
+        authority: This host's epoch, and its permission.
+        noting: Notes trees.
+        databases: Pins and images databases.
+        bringing: Brings cuts to the bucket.
+        entries: Builds entries.
+        check: Compares with a listing.
+        chain: Writes manifests.
+        raise_event: Told of every commit.
+        recovery: What manifests say of recovery when the session does not say otherwise.
+    """
+
+    def __init__(
+        self,
+        *,
+        journal: UploadJournal,
+        store: TrioStore,
+        clock: Clock,
+        log: Cutting,
+        uploader: Uploader,
+        freezer: Freezer,
+        authority: Authority,
+        noting: Noting,
+        databases: Databases,
+        bringing: Bringing,
+        entries: Entries,
+        check: ListingCheck,
+        chain: ManifestChain,
+        raise_event: RaiseEvent,
+        recovery: str,
+    ) -> None:
+        self._journal = journal
+        self._store = store
+        self._clock = clock
+        self._log = log
+        self._uploader = uploader
+        self._freezer = freezer
+        self._authority = authority
+        self._noting = noting
+        self._databases = databases
+        self._bringing = bringing
+        self._entries = entries
+        self._check = check
+        self._chain = chain
+        self._raise_event = raise_event
+        self._recovery = recovery
+        self._locks: dict[str, trio.Lock] = {}
+        for row in journal.sessions():
+            # A commit that died must not leave its session looking committed.
+            if journal.meta(_pending(row.id)):
+                journal.update_session(row.id, changed=True)
+                journal.set_meta(_pending(row.id), "")
+
+    async def commit(self, session: SessionId, trigger: str, *, is_turn: bool = False) -> Committed:
+        """Commit a session that this host owns.
+
+        Returns:
+            The report; of the newest generation when nothing has changed since.
+
+        Raises:
+            ObjectNotFoundError: There is no such session here.
+            OwnershipLostError: Another host owns it now; nothing was committed.
+            SessionFSError: Not committed, as far as is known.
+        """
+        async with self._locks.setdefault(session, trio.Lock()):
+            row = self._journal.session(session)
+            if row is None or row.tree_of:
+                raise ObjectNotFoundError(f"there is no session {session} here")
+            is_removed = self._journal.child(ROOT_NUMBER, session.encode()) is None
+            if not is_turn and not self._has_changed(row):
+                return _report_of(row, trigger)
+            started_seconds, requests = self._clock.elapsed_seconds(), sum(self._store.requests.values())
+            try:
+                report = await self._try_twice(row, trigger, is_removed=is_removed, is_turn=is_turn)
+            except BaseException as problem:
+                self._note_failure(session, trigger, problem)
+                raise
+            duration = self._clock.elapsed_seconds() - started_seconds
+            sent = sum(self._store.requests.values()) - requests
+            report = msgspec.structs.replace(report, duration_seconds=duration, requests=sent)
+            self._tell(report)
+            return report
+
+    async def _try_twice(
+        self, row: SessionRow, trigger: str, *, is_removed: bool, is_turn: bool
+    ) -> Committed:
+        """Commit; when an earlier commit turns out to have arrived, take note of it and commit on top of it."""
+        for is_last in (False, True):
+            try:
+                if is_removed:
+                    return await self._commit_removed(row)
+                return await self._commit(row, trigger, is_turn=is_turn)
+            except EarlierCommitError as earlier:
+                found = await self._chain.read_found(earlier.found)
+                self._note_commit(
+                    Published(found, earlier.found.token, ""), recovery=found.recovery, turn=row.turn
+                )
+                row = self._journal.session(row.id) or row
+                if is_last:
+                    raise UnavailableError(
+                        f"an earlier commit of session {row.id} arrived late", remedy="commit again"
+                    ) from None
+        raise InternalError("the second try commits, or says why not")
+
+    def _has_changed(self, row: SessionRow) -> bool:
+        owes = bool(self._journal.session_work(row.id))
+        return row.changed or owes or row.generation == 0
+
+    # --- a session that exists
+
+    async def _commit(self, row: SessionRow, trigger: str, *, is_turn: bool) -> Committed:
+        commit = self._clock.unique_id()
+        cut = await self._cut(row, commit)
+        try:
+            sent_objects, sent_bytes = self._uploader.take_sent(row.id)
+            brought = await self._bring(cut, commit)
+            disk = await trio.to_thread.run_sync(self._entries.read_disk, row.id, cut.noted)
+            entries = self._entries.build(cut.noted, brought.contents, disk)
+            more_objects, more_bytes = self._uploader.take_sent(row.id)
+            recovery = "committed" if is_turn or row.recovery == "committed" else self._recovery
+            body = Manifest(
+                row.id, row.generation + 1, tuple(entries), previous=row.generation,
+                created_at=utc_text(self._clock.wall_ns()), trigger=trigger, epoch=self._authority.epoch(row.id),
+                holder=row.holder, recovery="committed" if recovery == "committed" else "live",
+            )  # fmt: skip
+            self._require_authority(row.id)
+            now = self._journal.session(row.id) or row
+            published = await self._chain.publish(body, now.manifest_token)
+            for database in cut.databases.values():
+                self._databases.note_committed(database)
+            turn = row.turn + is_turn
+            self._note_commit(published, recovery=recovery, turn=turn)
+            uploaded = sent_objects + more_objects + brought.stored
+            report = Committed(
+                session=row.id,
+                generation=published.manifest.generation,
+                trigger=trigger,
+                turn=turn,
+                completed_at=utc_text(self._clock.wall_ns()),
+                objects=len(entries),
+                bytes=sum(entry.size_bytes for entry in entries),
+                objects_uploaded=uploaded,
+                objects_skipped=max(0, len(entries) - uploaded),
+                bytes_uploaded=sent_bytes + more_bytes + brought.stored_bytes,
+                barrier_seconds=cut.pause_seconds,
+                moving=[names.display(path) for path in brought.moving],
+            )
+            await self._put_marker(report, published)
+            return report
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._end(cut, commit)
+
+    async def _cut(self, row: SessionRow, commit: str) -> _Cut:
+        """Pin the databases and note the tree, both at one moment as far as that is possible."""
+        databases: dict[bytes, DatabaseCut] = {}
+        self._log.apply()
+        try:
+            for left in reversed(range(_PINS)):
+                owed = self._noting.owed_numbers(row.id)
+                changing = [*owed.values(), *self._noting.written_paths(row.id)]
+                fresh = [path for path in changing if path not in databases]
+                databases |= await self._databases.pin(row.id, fresh, set(owed.values()))
+                async with self._log.held():
+                    cut = await self._hold(row, commit, owed, databases, is_last=not left)
+                    if cut is not None:
+                        return cut
+                # A first write between the pins and the barrier, or a log that was not read far enough: once more.
+                await self._freezer.thaw(Thaw(commit))
+                self._log.apply()
+        except BaseException:
+            for database in databases.values():
+                database.close()
+            with trio.CancelScope(shield=True):
+                await self._thaw(commit)
+            raise
+        raise InternalError("the last try takes the cut, or says why not")
+
+    async def _hold(
+        self,
+        row: SessionRow,
+        commit: str,
+        owed: dict[int, bytes],
+        databases: dict[bytes, DatabaseCut],
+        *,
+        is_last: bool,
+    ) -> _Cut | None:
+        """Take the cut while the log is held; None when it must be taken again."""
+        imaged = [number for number, path in owed.items() if path in databases]
+        held = await self._freezer.barrier(
+            Barrier(row.id, commit, sorted(owed), self._log.position, paths=owed, unkept=imaged)
+        )
+        self._log.apply_up_to(held.log_position)
+        if not is_last and (held.is_behind or await self._unpinned(row.id, databases)):
+            return None
+        if held.is_behind:
+            raise UnavailableError(
+                f"session {row.id} changes faster than its log is read", remedy="commit again"
+            )
+        return self._note(row, held, databases)
+
+    async def _unpinned(self, session: SessionId, pinned: Mapping[bytes, DatabaseCut]) -> list[bytes]:
+        paths = [path for path in self._noting.owed_numbers(session).values() if path not in pinned]
+        return await self._databases.find(session, paths)
+
+    def _note(self, row: SessionRow, held: BarrierHeld, databases: dict[bytes, DatabaseCut]) -> _Cut:
+        row = self._journal.session(row.id) or row
+        frozen = {file.number: file for file in held.frozen}
+        versions: dict[bytes, int] = {}
+        now_ns = self._clock.wall_ns()
+        epoch = self._authority.epoch(row.id)
+        with self._journal.transaction():
+            self._noting.mark_unrecorded(row.id, held.frozen, now_ns)
+            for path in databases:
+                # Marked anew also when it is owed: an upload that is under way has an image of another moment.
+                key = keys.live_key(row.id, path, is_directory=False)
+                if key is not None and self._journal.wanted(key) is not None:
+                    self._journal.mark(key, row.id, now_ns)
+                    work = self._journal.work(key)
+                    versions[path] = work.version if work is not None else 0
+            noted = self._noting.note(row, frozen)
+            self._journal.forget_bases(now_ns - REMEMBERED_NS)
+            adopted = self._journal.endangered(
+                keys.session_prefix(row.id), epoch, all_of_them=self._is_cold(row.id)
+            )
+            self._journal.name_settled(keys.session_prefix(row.id))
+            self._journal.update_session(row.id, changed=False)
+            self._journal.set_meta(_pending(row.id), "1")
+            # Who commits confirms the deletions that the brake held.
+            self._journal.release_held(row.id)
+            wanted = [work.key for work in self._journal.session_work(row.id)]
+        return _Cut(row, noted, databases, versions, wanted, adopted, held.pause_seconds)
+
+    async def _bring(self, cut: _Cut, commit: str) -> Brought:
+        session = cut.row.id
+        await self._image_databases(cut)
+        problems = dict(await self._bringing.flush(cut.wanted))
+        for key in cut.adopted:
+            await self._keep_adopted(key)
+        for _ in range(_CHECKS):
+            wrong = await self._check.check(session)
+            if not wrong:
+                break
+            problems |= await self._bringing.flush(wrong)
+        else:
+            raise UnavailableError(
+                f"somebody else keeps changing objects of session {session}", remedy="find who writes there"
+            )
+        return await self._bringing.locate(
+            session,
+            commit,
+            cut.noted,
+            databases=cut.databases,
+            problems=problems,
+            is_cold=self._is_cold(session),
+        )
+
+    async def _image_databases(self, cut: _Cut) -> None:
+        for path, database in cut.databases.items():
+            try:
+                await self._databases.image(database)
+            except (sqlite3.Error, OSError) as problem:
+                shown = f"{cut.row.id}/{names.display(path)}"
+                if isinstance(problem, OSError):
+                    raise LocalDiskError(
+                        f"no image of {shown}: {problem.strerror}", errno_number=problem.errno or 0
+                    ) from None
+                raise UnavailableError(
+                    f"no image of the database {shown}: {problem}", remedy="commit again"
+                ) from None
+            key = keys.live_key(cut.row.id, path, is_directory=False)
+            if key is not None:
+                self._uploader.subjects.prepared[key] = Prepared(cut.versions.get(path, 0), database.prepare)
+
+    def _is_cold(self, session: str) -> bool:
+        """Whether requests of another owner, who did not end, may still arrive: equal bytes may have equal tokens on his side."""
+        return self._clock.wall_ns() < int(self._journal.meta(cold_until(session), "0"))
+
+    async def _keep_adopted(self, key: str) -> None:
+        known = self._journal.object(key)
+        if known is not None and known.size_bytes and not key.endswith("/"):
+            await self._uploader.keeping.keep(known, self._journal.prefixes(key))
+
+    def _require_authority(self, session: SessionId) -> None:
+        if not self._authority.may_change(session):
+            raise UnavailableError(
+                f"session {session} cannot be committed: this host's ownership is not confirmed now",
+                remedy="it is tried again when the store answers",
+            )
+
+    async def _end(self, cut: _Cut, commit: str) -> None:
+        for path, database in cut.databases.items():
+            key = keys.live_key(cut.row.id, path, is_directory=False)
+            if key is not None:
+                self._uploader.subjects.prepared.pop(key, None)
+            database.close()
+        await self._thaw(commit)
+
+    async def _thaw(self, commit: str) -> None:
+        try:
+            await self._freezer.thaw(Thaw(commit))
+        except SessionFSError as problem:
+            _log.warning("frozen bytes not released", problem=str(problem))
+
+    # --- a session that was removed
+
+    async def _commit_removed(self, row: SessionRow) -> Committed:
+        """Commit that a session was removed: a valid empty session for whoever opens it, restorable until gc."""
+        with self._journal.transaction():
+            self._journal.release_held(row.id)
+        problems = await self._bringing.flush([work.key for work in self._journal.session_work(row.id)])
+        if problems:
+            raise UnavailableError(f"session {row.id} is not removed yet: {next(iter(problems.values()))}")
+        self._require_authority(row.id)
+        body = Manifest(
+            row.id, row.generation + 1, previous=row.generation, created_at=utc_text(self._clock.wall_ns()),
+            trigger="removed", epoch=self._authority.epoch(row.id), holder=row.holder, removed=True,
+        )  # fmt: skip
+        published = await self._chain.publish(body, row.manifest_token)
+        self._note_commit(published, recovery="", turn=0)
+        self._journal.update_session(row.id, changed=False)
+        report = Committed(row.id, published.manifest.generation, "removed", completed_at=body.created_at)
+        await self._put_marker(report, published)
+        return report
+
+    # --- what is remembered and told
+
+    def _note_commit(self, published: Published, *, recovery: str, turn: int) -> None:
+        manifest = published.manifest
+        with self._journal.transaction():
+            self._journal.update_session(
+                manifest.session,
+                generation=manifest.generation,
+                manifest_token=published.token,
+                committed_at=manifest.created_at,
+                recovery=recovery,
+                turn=turn,
+            )
+            self._journal.set_meta(_pending(manifest.session), "")
+            self._journal.drop_unused_blocks()
+
+    async def _put_marker(self, report: Committed, published: Published) -> None:
+        session = SessionId(report.session)
+        marker = CommitMarker(
+            session=session,
+            generation=report.generation,
+            manifest_key=keys.generation_key(session, report.generation),
+            manifest_sha256=published.sha256,
+            trigger=report.trigger,
+            turn=report.turn,
+            completed_at=report.completed_at,
+            objects=report.objects,
+            bytes=report.bytes,
+            objects_uploaded=report.objects_uploaded,
+            objects_skipped=report.objects_skipped,
+            bytes_uploaded=report.bytes_uploaded,
+        )
+        try:
+            await self._chain.put_marker(marker)
+        except SessionFSError as problem:
+            # The commit is done; the marker may lag, and the next commit writes it anew.
+            self._raise_event("session.marker.lagging", {"session_id": session, "problem": problem.message})
+
+    def _note_failure(self, session: SessionId, trigger: str, problem: BaseException) -> None:
+        with self._journal.transaction():
+            self._journal.update_session(session, changed=True)
+            self._journal.set_meta(_pending(session), "")
+            if isinstance(problem, SessionFSError):
+                fields: Fields = {
+                    "session_id": session,
+                    "trigger": trigger,
+                    "ok": False,
+                    "problem": problem.message,
+                }
+                self._raise_event("session.snapshot.result", fields)
+        if isinstance(problem, OwnershipLostError):
+            self._authority.lose(session, holder=problem.holder, reason=problem.message)
+
+    def _tell(self, report: Committed) -> None:
+        self._raise_event(
+            "session.snapshot.result",
+            {
+                "session_id": report.session,
+                "trigger": report.trigger,
+                "generation": report.generation,
+                "objects": report.objects,
+                "bytes": report.bytes,
+                "uploaded": report.objects_uploaded,
+                "skipped": report.objects_skipped,
+                "bytes_uploaded": report.bytes_uploaded,
+                "duration": round(report.duration_seconds, 3),
+                "ok": True,
+            },
+        )
+
+
+def cold_until(session: str) -> str:
+    """Name of the journal's note until when requests of the owner before may arrive, nanoseconds of the wall clock."""
+    return f"cold_until:{session}"
+
+
+def _pending(session: str) -> str:
+    return f"commit_pending:{session}"
+
+
+def _report_of(row: SessionRow, trigger: str) -> Committed:
+    return Committed(
+        row.id, row.generation, trigger, turn=row.turn, completed_at=row.committed_at, is_unchanged=True
+    )

@@ -1,0 +1,146 @@
+"""What a generation has, noted at the cut: one path after the other, with what is known of its content.
+
+Synchronous: the journal stands at the cut while it is read. A path is *settled* when nothing is owed at its key: then the bucket's object is its
+content, and its own attributes go with it. Everything else is noted as it stood on this disk at the cut, and brought to the bucket afterwards.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sessionfs.formats.commit_messages import FrozenFile
+from sessionfs.model import keys
+from sessionfs.model.names import SessionId
+from sessionfs.replication.uploads.sqlite_image import database_path_of
+from sessionfs.replication.uploads.working_files import WorkingFiles
+from sessionfs.working_copy.exclusions import Exclusions
+from sessionfs.working_copy.journal_tree import Node, SessionRow
+from sessionfs.working_copy.known_content import KnownObject
+from sessionfs.working_copy.upload_journal import UploadJournal
+
+_KINDS = frozenset({stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK})
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """One path at the cut.
+
+    Attributes:
+        path: Inside the session; empty for its root.
+        node: The inode.
+        key: Its live key; None when it can have none.
+        known: The settled object; None when something was owed.
+        frozen: How it stood on this disk, when something was owed and it is here.
+        link_group: Equal for all names of one file, 0 for a file with one name.
+        kept: The object under the key of its content, of a file that has no live object; None for any other.
+    """
+
+    path: bytes
+    node: Node
+    key: str | None
+    known: KnownObject | None
+    frozen: FrozenFile | None
+    link_group: int
+    kept: KnownObject | None = None
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether it is a file with bytes."""
+        return stat.S_ISREG(self.node.mode)
+
+
+class Noting:
+    """Notes sessions.
+
+    Args:
+        journal: The tree, and what the bucket holds.
+        files: Tells SQLite's side files.
+        exclusions: Names that no generation has.
+    """
+
+    def __init__(self, journal: UploadJournal, files: WorkingFiles, exclusions: Exclusions) -> None:
+        self._journal = journal
+        self._files = files
+        self._exclusions = exclusions
+
+    def owed_numbers(self, session: str) -> dict[int, bytes]:
+        """Inodes at whose keys something is owed, with one path inside the session each."""
+        found: dict[int, bytes] = {}
+        for row in self._journal.session_work(session):
+            wanted = self._journal.wanted(row.key)
+            if wanted is not None and wanted.node.present:
+                found[wanted.node.number] = wanted.path
+        return found
+
+    def written_paths(self, session: str) -> list[bytes]:
+        """Files that a descriptor may write; of a database's side file, the database."""
+        found: dict[bytes, None] = {}
+        for number in self._journal.nodes_with_writers():
+            for there, path in self._journal.paths_of(number):
+                if there == session:
+                    found[database_path_of(path) or path] = None
+        return list(found)
+
+    def mark_unrecorded(self, session: SessionId, frozen: Iterable[FrozenFile], now_ns: int) -> None:
+        """Owe files that stand otherwise than the bucket has them and of which no record told yet; databases are told by SQLite."""
+        for file in frozen:
+            node = self._journal.node(file.number)
+            if node is None or (file.size_bytes, file.mtime_ns, file.ctime_ns) == node.clean_identity:
+                continue
+            for there, path in self._journal.paths_of(file.number):
+                key = keys.live_key(there, path, is_directory=False)
+                if there != session or key is None or self._exclusions.match(path):
+                    continue
+                if self._journal.work(key) is None and not self._files.is_database(session, path):
+                    self._journal.mark(key, session, now_ns)
+
+    def note(self, row: SessionRow, frozen: dict[int, FrozenFile]) -> list[Noted]:
+        """Note everything that a session has now.
+
+        Args:
+            row: The session.
+            frozen: By inode number, how changing files stand.
+        """
+        tree = [
+            (path, node)
+            for path, node in self._journal.tree(row.root)
+            if stat.S_IFMT(node.mode) in _KINDS and not (path and self._exclusions.match(path))
+        ]
+        tree.sort(key=lambda pair: pair[0])
+        names = Counter(node.number for _, node in tree)
+        groups: dict[int, int] = {}
+        objects = {known.key: known for known in self._journal.objects_below(keys.session_prefix(row.id))}
+        owed = {work.key for work in self._journal.session_work(row.id)}
+        noted: list[Noted] = []
+        for path, node in tree:
+            key = keys.live_key(row.id, path, is_directory=node.is_directory)
+            known = objects.get(key) if key is not None and key not in owed else None
+            kept = None
+            if known is None and key not in owed and not node.is_directory:
+                kept = self._kept(row.id, node)
+                if self._files.is_side_file(row.id, path) or (kept is None and key is not None):
+                    # It has a key, and neither an object nor work: it never leaves this host.
+                    continue
+            if key in owed and not node.is_directory and self._files.is_side_file(row.id, path):
+                continue
+            group = 0
+            if names[node.number] > 1 and not node.is_directory:
+                group = groups.setdefault(node.number, len(groups) + 1)
+            state = None if known is not None else frozen.get(node.number)
+            noted.append(Noted(path, node, key, known, state, group, kept))
+        return noted
+
+    def _kept(self, session: SessionId, node: Node) -> KnownObject | None:
+        """The object under a key of its content that holds a file's bytes."""
+        own = (known for known in self._journal.objects_of(node.number) if not _is_live(known))
+        found = next((known for known in own if known.sha256 in {"", node.sha256}), None)
+        if found is None and node.sha256:
+            return self._journal.object(keys.content_key(session, node.sha256))
+        return found
+
+
+def _is_live(known: KnownObject) -> bool:
+    return keys.parse_live_key(known.key) is not None

@@ -1,0 +1,108 @@
+"""Ownership for the length of a command: a journal and a lease page of its own, beats while it works, nothing left on this host.
+
+To everybody else a command is one more host: a session that a mount owns is refused until the mount releases it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import trio
+
+from sessionfs.model.clock import Clock, boot_id
+from sessionfs.model.errors import OwnershipLostError, SessionFSError
+from sessionfs.model.names import SessionId
+from sessionfs.model.settings import ReplicationSettings
+from sessionfs.replication.maintenance.holding import Claimed
+from sessionfs.replication.ownership.owner import Ownership
+from sessionfs.replication.trio_store import TrioStore
+from sessionfs.working_copy.lease_page import LeasePage
+from sessionfs.working_copy.upload_journal import UploadJournal
+
+_FIRST_ROOT = 10
+
+
+class CommandOwnership:
+    """`Exclusive` over the real thing.
+
+    Args:
+        ownership: The real thing.
+        journal: Its journal.
+    """
+
+    def __init__(self, ownership: Ownership, journal: UploadJournal) -> None:
+        self._ownership = ownership
+        self._journal = journal
+
+    @property
+    def holder(self) -> str:
+        """Who we are."""
+        return self._ownership.holder
+
+    async def claim(self, session: SessionId) -> Claimed:
+        """Own a session; there is no working copy that could be behind."""
+        if self._journal.session(session) is None:
+            self._journal.add_session(
+                session, _FIRST_ROOT + len(self._journal.sessions()), known=False, written=False
+            )
+        claim = await self._ownership.claim(session)
+        if not claim.is_presumed:
+            self._ownership.note_caught_up(session)
+        return claim
+
+    async def release(self, session: SessionId) -> None:
+        """Let others own it."""
+        if not self._ownership.owns(session):
+            raise OwnershipLostError(f"session {session} was taken by another owner")
+        await self._ownership.release(session)
+
+    def may_change(self, session: str) -> bool:
+        """Whether a changing request may be sent now."""
+        return self._ownership.may_change(session)
+
+
+@asynccontextmanager
+async def command_ownership(
+    store: TrioStore, settings: ReplicationSettings, clock: Clock, *, host: str
+) -> AsyncIterator[CommandOwnership]:
+    """Be somebody who can own sessions while the block lasts.
+
+    Args:
+        store: The bucket; its changing requests are guarded from then on.
+        settings: The lease.
+        clock: Times and names.
+        host: Name of this machine, for people.
+    """
+    with tempfile.TemporaryDirectory(prefix="sessionfs-") as directory:
+        journal = UploadJournal(os.path.join(directory, "journal.db"), clock=clock)
+        page = LeasePage.open(os.path.join(directory, "lease"), boot_id())
+        ownership = Ownership(
+            journal, store, settings, clock, page=page, raise_event=_unheard, tell=_untold, host=host
+        )
+        store.guard = ownership.guard
+        problem: SessionFSError | OSError | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ownership.run)
+                try:
+                    yield CommandOwnership(ownership, journal)
+                except (SessionFSError, OSError) as error:
+                    # Not through the nursery, which would wrap it.
+                    problem = error
+                nursery.cancel_scope.cancel()
+        finally:
+            page.close()
+            journal.close()
+        if problem is not None:
+            raise problem
+
+
+def _unheard(_name: str, _fields: Mapping[str, str | int | float | bool]) -> None:
+    """A command's events are its output."""
+
+
+def _untold(_state: object) -> None:
+    """There is no daemon to tell."""

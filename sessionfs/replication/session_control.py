@@ -1,0 +1,426 @@
+"""Claims, commits and releases sessions, whoever asks: a program's first write, a command, a turn, the timer, the end of the mount.
+
+Rules:
+
+* A claim with news is over only when what others did was taken over: what this host still owed is kept aside first, then the bucket is compared.
+  Nothing of the session is sent before that.
+* A commit of a session that is not owned claims it first.
+* A commit that failed is tried again by the timer, and under ``strict`` without waiting for it: programs cannot write until it succeeds.
+* A session that was lost is set aside in the background, as soon as the store answers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import msgspec
+import structlog
+import trio
+
+from sessionfs.formats.commit_messages import Committed
+from sessionfs.formats.link_message import SessionRefreshed
+from sessionfs.formats.ownership_messages import Claimed, SessionState
+from sessionfs.model import names
+from sessionfs.model.clock import Clock
+from sessionfs.model.errors import (
+    ConflictError,
+    ObjectNotFoundError,
+    SessionAlreadyOwnedError,
+    SessionFSError,
+    UnavailableError,
+)
+from sessionfs.model.names import SessionId
+from sessionfs.model.settings import ReplicationSettings
+from sessionfs.replication import retry_policy
+from sessionfs.replication.commit.committer import Committer, cold_until
+from sessionfs.replication.hydrator import Hydrator
+from sessionfs.replication.ownership.estrangement import Estrangement
+from sessionfs.replication.ownership.holdings import Claim
+from sessionfs.replication.ownership.owner import Ownership
+from sessionfs.replication.uploader import Uploader
+from sessionfs.replication.uploads.attempts import REMEMBERED_NS
+from sessionfs.working_copy.journal_tree import SessionRow
+from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
+from sessionfs.working_copy.upload_journal import UploadJournal
+
+EPOCH_ATTRIBUTE = "user.sessionfs.epoch"
+"""On the root of a session's working copy: which owner it is of, should the journal be lost."""
+
+_log = structlog.get_logger("sessionfs.sessions")
+
+
+class SessionControl:
+    """Sessions as a whole.
+
+    Args:
+        journal: What is here.
+        ownership: Who owns what.
+        estrangement: Keeps aside what a lost session owed.
+        committer: Commits.
+        hydrator: Takes over what others did.
+        uploader: Woken when a session may be sent.
+        layout: Where working copies are.
+        settings: The timer.
+        clock: Back-off.
+        tell: Tells the daemon how a session stands.
+    """
+
+    def __init__(
+        self,
+        journal: UploadJournal,
+        *,
+        ownership: Ownership,
+        estrangement: Estrangement,
+        committer: Committer,
+        hydrator: Hydrator,
+        uploader: Uploader,
+        layout: StateLayout,
+        settings: ReplicationSettings,
+        clock: Clock,
+        tell: Callable[[SessionState], None],
+    ) -> None:
+        self._journal = journal
+        self._ownership = ownership
+        self._estrangement = estrangement
+        self._committer = committer
+        self._hydrator = hydrator
+        self._uploader = uploader
+        self._layout = layout
+        self._settings = settings
+        self._clock = clock
+        self._tell_daemon = tell
+        self._problems: dict[str, str] = {}
+        self._tries: dict[str, int] = {}
+        self._lost: set[SessionId] = set()
+        self._behind: set[str] = set()
+        self._unsettled: dict[SessionId, Claim] = {}
+        self._is_resumed = False
+        self._locks: dict[str, trio.Lock] = {}
+        self._lost.update(
+            row.id for row in journal.sessions() if row.owner_state == "lost" and journal.session_work(row.id)
+        )
+        self._woken = trio.Event()
+
+    # --- ownership
+
+    async def claim(self, session: SessionId, *, force: bool = False) -> Claimed:
+        """Become the owner, and take over what others did.
+
+        Raises:
+            SessionAlreadyOwnedError: Another host owns it.
+            UnavailableError, AccessError: The store does not answer, and it may not be presumed ours.
+            SessionFSError: What others did could not be taken over: it is tried again by the next claim.
+        """
+        claim = await self._ownership.claim(session, force=force)
+        changes = await self.settle(session, claim)
+        return Claimed(claim.epoch, changes, is_unclean=claim.is_unclean)
+
+    async def settle(self, session: SessionId, claim: Claim) -> SessionRefreshed | None:
+        """Take over what others did before this claim; everything of the session may be sent then."""
+        if claim.is_presumed:
+            return None
+        async with self._locks.setdefault(session, trio.Lock()):
+            return await self._take_over(session, claim)
+
+    async def _take_over(self, session: SessionId, claim: Claim) -> SessionRefreshed | None:
+        changes = None
+        if claim.is_unclean and claim.is_news:
+            self._journal.set_meta(cold_until(session), str(self._clock.wall_ns() + REMEMBERED_NS))
+        if claim.is_news or session in self._behind:
+            if claim.is_news and await self._estrangement.set_aside(session):
+                raise UnavailableError(
+                    f"session {session} still has files of another owner's time that could not be set aside",
+                    remedy="it is tried again",
+                )
+            changes = await self._hydrator.catch_up(session, claim)
+            # What is on the disk goes first, then the bucket's is taken over: the daemon asks again.
+            (self._behind.add if changes and changes.files else self._behind.discard)(session)
+            self._ownership.note_caught_up(session)
+        await trio.to_thread.run_sync(self._note_epoch, session, claim.epoch)
+        self._journal.update_session(session, written=True)
+        self._uploader.wake()
+        return changes
+
+    async def release(self, session: SessionId) -> None:
+        """Commit a last time, and give the session up.
+
+        Raises:
+            SessionFSError: Something of it could not be brought away: it stays ours.
+        """
+        if not self._ownership.owns(session):
+            return
+        await self.commit(session, "release")
+        await self._give_up(session)
+        self._tell(SessionState(session, owned=False))
+
+    async def release_all(self) -> None:
+        """Give up every session that owes nothing and has no uncommitted change.
+
+        Raises:
+            SessionFSError: The first problem, once all were tried.
+        """
+        first: SessionFSError | None = None
+        for row in self._journal.sessions():
+            if not self._ownership.owns(row.id) or self._has_changed(row):
+                continue
+            try:
+                await self._give_up(row.id)
+            except SessionFSError as problem:
+                first = first or problem
+        if first is not None:
+            raise first
+
+    async def _give_up(self, session: SessionId) -> None:
+        row = self._journal.session(session)
+        if row is None or self._has_changed(row):
+            raise ConflictError(
+                f"session {session} was changed while it was released",
+                remedy="close what writes it, and try again",
+            )
+        await self._ownership.release(session)
+        if self._is_here(session):
+            self._journal.update_session(session, written=False)
+        else:
+            self._journal.remove_session(session)
+
+    def note_lost(self, state: SessionState) -> None:
+        """Take note of a session's new state, and pass it on."""
+        if not state.owned:
+            self._lost.add(names.session_id(state.session))
+            self._woken.set()
+        self._tell(state)
+
+    def note_claimed(self, session: SessionId, claim: Claim) -> None:
+        """A session became ours without a program's asking: what others did is taken over in the background."""
+        self._unsettled[session] = claim
+        self._woken.set()
+
+    # --- commits
+
+    async def commit(self, session: SessionId, trigger: str, *, is_turn: bool = False) -> Committed:
+        """Commit a session.
+
+        Raises:
+            SessionAlreadyOwnedError, OwnershipLostError: Another host owns it.
+            SessionFSError: Not committed, as far as is known.
+        """
+        try:
+            if not self._ownership.owns(session):
+                if self._journal.session(session) is None:
+                    raise ObjectNotFoundError(f"there is no session {session} here")
+                await self.claim(session)
+            await self._require_caught_up(session)
+            report = await self._committer.commit(session, trigger, is_turn=is_turn)
+        except SessionFSError as problem:
+            self._note_problem(session, str(problem))
+            raise
+        self._note_problem(session, "")
+        return report
+
+    async def _require_caught_up(self, session: SessionId) -> None:
+        old = await self._hydrator.finish_catch_up(session)
+        if old:
+            raise UnavailableError(
+                f"session {session} cannot be committed: {old[0]} was changed by another host, and a program still has the old file open",
+                remedy="close it",
+            )
+
+    async def commit_all(self, trigger: str) -> None:
+        """Commit every session that changed and is ours; those whose turns count come first.
+
+        Raises:
+            SessionFSError: The first problem, once all were tried.
+        """
+        first: SessionFSError | None = None
+        rows = [row for row in self._journal.sessions() if self._is_ours(row) and self._has_changed(row)]
+        for row in sorted(rows, key=lambda row: row.recovery != "committed"):
+            try:
+                await self.commit(row.id, trigger)
+            except SessionFSError as problem:
+                _log.error("commit failed", session=row.id, problem=str(problem))
+                first = first or problem
+        if first is not None:
+            raise first
+
+    def is_open(self, session: str) -> bool:
+        """Whether programs may write a session without a claim: it is ours, and nothing old of it is left on this disk."""
+        return self._ownership.owns(session) and session not in self._behind
+
+    def problem(self, session: str) -> str:
+        """Why a session's last commit failed, "" when it did not."""
+        return self._problems.get(session, "")
+
+    def note_applied(self) -> None:
+        """The log told of changes: a session that was removed is committed soon, and one that owes something without an owner is claimed."""
+        if self._journal.has_unnamed_session() or self._unowned():
+            self._woken.set()
+
+    def _unowned(self) -> list[SessionId]:
+        """Sessions that owe something and are neither ours nor lost: whoever made them could not claim them."""
+        found: list[SessionId] = []
+        for session in self._journal.sessions_with_work():
+            row = self._journal.session(session)
+            if row is not None and not self._ownership.owns(session) and row.owner_state != "lost":
+                found.append(row.id)
+        return found
+
+    # --- what nobody asks for
+
+    async def resume(self) -> None:
+        """At the start: sessions that were ours are acquired again."""
+        await self._ownership.resume()
+        self._is_resumed = True
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Commit by the timer, retry what failed, commit removals, set lost sessions aside; until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._run_timer)
+            nursery.start_soon(self._run_chores)
+
+    async def _run_timer(self) -> None:
+        interval = self._settings.snapshot_interval_seconds
+        if not interval:
+            return
+        while True:
+            await trio.sleep(interval)
+            for row in self._journal.sessions():
+                if self._ownership.owns(row.id) and self._is_here(row.id) and row.changed:
+                    await self._commit_quietly(row.id, "timer")
+
+    async def _run_chores(self) -> None:
+        while True:
+            self._woken = trio.Event()
+            pause = await self._do_chores()
+            with trio.move_on_after(pause):
+                await self._woken.wait()
+
+    async def _do_chores(self) -> float:
+        """Do what is to be done; give the seconds until there may be more."""
+        failed = False
+        for session, claim in list(self._unsettled.items()):
+            failed = not await self._settle_quietly(session, claim) or failed
+        for session in self._unowned() if self._is_resumed else ():
+            failed = not await self._claim_quietly(session) or failed
+        for session in sorted(self._lost):
+            failed = not await self._set_aside_quietly(session) or failed
+        for row in self._journal.sessions():
+            if row.tree_of or self._is_here(row.id):
+                continue
+            if self._is_ours(row):
+                failed = not await self._bury(row) or failed
+            elif not self._has_changed(row) or not row.written:
+                self._journal.remove_session(row.id)
+        for troubled in [session for session, problem in self._problems.items() if problem]:
+            failed = not await self._commit_quietly(SessionId(troubled), "retry") or failed
+        if not failed:
+            self._tries.clear()
+            return float("inf")
+        self._tries["chores"] = self._tries.get("chores", 0) + 1
+        return max(0.05, retry_policy.backoff_seconds(self._tries["chores"], self._settings, self._clock))
+
+    async def _bury(self, row: SessionRow) -> bool:
+        """Commit that a session was removed, and give it up."""
+        if not await self._commit_quietly(row.id, "removed"):
+            return False
+        try:
+            await self._give_up(row.id)
+        except SessionFSError as problem:
+            _log.warning("removed session not released", session=row.id, problem=str(problem))
+            return False
+        return True
+
+    async def _settle_quietly(self, session: SessionId, claim: Claim) -> bool:
+        try:
+            await self.settle(session, claim)
+        except SessionFSError as problem:
+            _log.warning("session not settled yet", session=session, problem=str(problem))
+            return False
+        if self._unsettled.get(session) is claim:
+            del self._unsettled[session]
+        self._tell(SessionState(session, owned=self._ownership.owns(session)))
+        return True
+
+    async def _set_aside_quietly(self, session: SessionId) -> bool:
+        if self._ownership.owns(session):
+            # Claimed again meanwhile: the claim takes care of what was owed.
+            self._lost.discard(session)
+            return True
+        try:
+            left = await self._estrangement.set_aside(session)
+        except SessionFSError as problem:
+            _log.warning("owed files not set aside yet", session=session, problem=str(problem))
+            return False
+        if left:
+            return False
+        self._lost.discard(session)
+        self._tell(SessionState(session, owned=self._ownership.owns(session)))
+        return True
+
+    async def _commit_quietly(self, session: SessionId, trigger: str) -> bool:
+        try:
+            await self.commit(session, trigger)
+        except ConflictError as problem:
+            _log.warning("session not committed", session=session, trigger=trigger, problem=str(problem))
+            self._problems.pop(session, None)
+            return True
+        except SessionFSError as problem:
+            _log.warning("session not committed", session=session, trigger=trigger, problem=str(problem))
+            return False
+        return True
+
+    async def _claim_quietly(self, session: SessionId) -> bool:
+        try:
+            await self.claim(session)
+        except SessionAlreadyOwnedError as problem:
+            self._ownership.lose(session, holder=problem.holder, reason=problem.message)
+            self.note_lost(SessionState(session, owned=False, holder=problem.holder))
+            return True
+        except SessionFSError as problem:
+            _log.warning("session not claimed", session=session, problem=str(problem))
+            return False
+        self._tell(SessionState(session, owned=True))
+        return True
+
+    # --- what they share
+
+    def _note_problem(self, session: str, problem: str) -> None:
+        before = self._problems.get(session, "")
+        if problem:
+            self._problems[session] = problem
+        else:
+            self._problems.pop(session, None)
+        if problem != before:
+            owned = self._ownership.owns(session)
+            self._tell(SessionState(session, owned=owned))
+            if problem:
+                self._woken.set()
+
+    def _tell(self, state: SessionState) -> None:
+        """Tell the daemon; every notice says also how the last commit ended, and a session is ours for programs once nothing old is left."""
+        self._tell_daemon(
+            msgspec.structs.replace(
+                state,
+                owned=state.owned and state.session not in self._behind,
+                commit_problem=state.commit_problem or self._problems.get(state.session, ""),
+            )
+        )
+
+    def _is_here(self, session: str) -> bool:
+        return self._journal.child(ROOT_NUMBER, session.encode()) is not None
+
+    def _is_ours(self, row: SessionRow) -> bool:
+        return self._ownership.owns(row.id)
+
+    def _has_changed(self, row: SessionRow) -> bool:
+        return row.changed or bool(self._journal.session_work(row.id))
+
+    def _note_epoch(self, session: str, epoch: int) -> None:
+        """Note the epoch on the working copy, so that it is known although the journal was lost."""
+        path = os.path.join(self._layout.sessions, session)
+        try:
+            os.setxattr(path, EPOCH_ATTRIBUTE, str(epoch).encode())
+        except OSError as problem:
+            # A disk without extended attributes: then a lost journal makes every differing file a conflict.
+            _log.warning("epoch not noted", session=session, problem=problem.strerror)

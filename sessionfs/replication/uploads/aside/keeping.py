@@ -1,0 +1,87 @@
+"""Copy before overwrite: what a generation names stays readable, whatever happens to its key.
+
+Before a put, copy, rename or delete takes the key of an object that the newest generation or a commit under way names, and the new bytes are not
+the old ones with more behind them, the whole object is copied to ``.objects/<sha256>``, always, also when that key exists; then each shorter
+content of it that a generation names gets a small note there. Only then the journal forgets that the key was named.
+
+So what older generations name has moved already, and nobody needs to know more than the newest generation and the one under way.
+"""
+
+from __future__ import annotations
+
+import stat
+
+from sessionfs.formats import content_alias
+from sessionfs.formats.content_alias import ContentAlias
+from sessionfs.model import keys
+from sessionfs.model.clock import Clock
+from sessionfs.model.errors import UnavailableError
+from sessionfs.replication.trio_store import Landed, TrioStore
+from sessionfs.replication.uploads.aside.parking import Parking
+from sessionfs.replication.uploads.content_source import Content, has_content, is_extension
+from sessionfs.stores.base import ObjectMetadata, Unconditional
+from sessionfs.working_copy.known_content import KnownObject, Prefix
+from sessionfs.working_copy.upload_journal import UploadJournal
+
+
+class Keeping:
+    """Copies named contents aside.
+
+    Args:
+        journal: Knows what is named.
+        store: Copies.
+        parking: Copies a whole object to the key of its content.
+        clock: Names of attempts.
+    """
+
+    def __init__(self, journal: UploadJournal, store: TrioStore, parking: Parking, clock: Clock) -> None:
+        self._journal = journal
+        self._store = store
+        self._parking = parking
+        self._clock = clock
+
+    async def before_change(self, known: KnownObject, content: Content | None) -> None:
+        """Make sure that what generations name of an object outlives a change of its key.
+
+        Args:
+            known: The object that the key is known to hold.
+            content: What takes its place; None when the object is deleted.
+
+        Raises:
+            UnavailableError: It could not be copied: the key must not change now.
+            SessionFSError: The store refused or did not answer.
+        """
+        named, prefixes = self._journal.is_named(known.key), self._journal.prefixes(known.key)
+        if not named and not prefixes:
+            return
+        if content is not None and (has_content(known, content) or is_extension(content, known)):
+            return
+        if stat.S_ISREG(known.mode) and known.size_bytes and not known.key.endswith("/"):
+            await self.keep(known, prefixes)
+        with self._journal.transaction():
+            if self._journal.object(known.key) == known:
+                self._journal.forget_named(known.key)
+
+    async def keep(self, known: KnownObject, prefixes: list[Prefix]) -> None:
+        """Copy an object to the key of its content, and note the shorter contents that it begins with.
+
+        Raises:
+            UnavailableError: An answer was lost.
+            SessionFSError: The store refused or did not answer.
+        """
+        live = keys.parse_live_key(known.key)
+        if live is None:
+            return
+        sha256 = await self._parking.park(known)
+        for prefix in prefixes if sha256 else ():
+            if prefix.size_bytes < known.size_bytes and prefix.sha256 != sha256:
+                key = keys.alias_key(live.session, prefix.sha256)
+                await self._put_alias(key, ContentAlias(of=sha256, size=prefix.size_bytes))
+
+    async def _put_alias(self, key: str, alias: ContentAlias) -> None:
+        metadata = ObjectMetadata({"sessionfs-write": self._clock.unique_id()}, "application/json")
+        outcome = await self._store.put(
+            key, content_alias.encode(alias), condition=Unconditional(), metadata=metadata
+        )
+        if not isinstance(outcome, Landed):
+            raise UnavailableError(f"{key!r} was sent, and not seen to arrive")

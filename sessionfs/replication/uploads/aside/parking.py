@@ -1,0 +1,101 @@
+"""Brings bytes that are only in the bucket to a key of their own content, before the object that holds them goes.
+
+Needed when names were exchanged: each object must be replaced by the other's bytes, so one of them needs a third place.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from sessionfs.formats import object_metadata
+from sessionfs.formats.object_metadata import FileAttributes, Provenance
+from sessionfs.model import keys
+from sessionfs.model.clock import Clock
+from sessionfs.model.errors import UnavailableError
+from sessionfs.model.names import SessionId
+from sessionfs.replication.trio_store import READ_TRIES, Landed, SourceMoved, TrioStore
+from sessionfs.replication.uploads.attempts import known_object
+from sessionfs.stores.base import ObjectMetadata, Token, Unconditional
+from sessionfs.working_copy.known_content import KnownObject
+from sessionfs.working_copy.layout import StateLayout
+from sessionfs.working_copy.upload_journal import UploadJournal
+
+
+class Parking:
+    """Parks objects.
+
+    Args:
+        journal: Knows them, and the parked ones after.
+        store: Copies them.
+        layout: Where bytes of an unknown hash are read to.
+        clock: Names of attempts.
+    """
+
+    def __init__(self, journal: UploadJournal, store: TrioStore, layout: StateLayout, clock: Clock) -> None:
+        self._journal = journal
+        self._store = store
+        self._layout = layout
+        self._clock = clock
+
+    async def park(self, known: KnownObject) -> str:
+        """Let an object's bytes also be under a key of their content.
+
+        Returns:
+            Their sha256; "" when there is nothing to keep, or the object is no longer the one known: its own upload finds out.
+
+        Raises:
+            UnavailableError: The answer was lost, or the object moved: nothing may be removed yet.
+            SessionFSError: The store refused or did not answer.
+        """
+        live = keys.parse_live_key(known.key)
+        if live is None or live.is_directory or known.size_bytes == 0:
+            return ""
+        sha256 = known.sha256 or await self._hash(known)
+        target = keys.content_key(live.session, sha256)
+        write_id = self._clock.unique_id()
+        metadata = ObjectMetadata(
+            user=object_metadata.encode(
+                FileAttributes(known.mode, known.uid, known.gid, known.mtime_ns),
+                Provenance(sha256, write_id, known.epoch, self._clock.unique_id()),
+            )
+        )
+        outcome = await self._store.copy(
+            known.key,
+            target,
+            source_token=Token(known.token),
+            condition=Unconditional(),
+            metadata=metadata,
+        )
+        if isinstance(outcome, SourceMoved):
+            return ""
+        if not isinstance(outcome, Landed):
+            raise UnavailableError(f"{known.key!r} could not be copied aside")
+        with self._journal.transaction():
+            # The number says whose bytes they are; an unknown hash stays unknown, so that both records agree.
+            self._journal.put_object(
+                replace(known, key=target, token=outcome.token, write_id=write_id, sha256=known.sha256)
+            )
+        return sha256
+
+    async def find(self, session: SessionId, number: int, sha256: str, size_bytes: int) -> KnownObject | None:
+        """Look whether bytes are under the key of their content although the journal does not know it: another owner kept them."""
+        key = keys.content_key(session, sha256)
+        found = await self._store.head(key, tries=READ_TRIES)
+        if found is None or found.size_bytes != size_bytes:
+            return None
+        known = known_object(found, key, number)
+        if known.sha256 != sha256:
+            return None
+        self._journal.put_object(known)
+        return known
+
+    async def _hash(self, known: KnownObject) -> str:
+        path = os.path.join(self._layout.staging, f"park-{self._clock.unique_id()}")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.unlink(path)
+            found = await self._store.download(known.key, descriptor, expected=Token(known.token))
+        finally:
+            os.close(descriptor)
+        return found.sha256

@@ -1,0 +1,93 @@
+"""What a running mount answers over the control socket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sessionfs.daemon.mount_request import MountRequest
+from sessionfs.daemon.running_mount import RunningMount
+from sessionfs.formats.commit_messages import Committed
+from sessionfs.formats.link_messages import SessionStatus, Status
+from sessionfs.model.errors import NotFoundError
+from sessionfs.model.settings import Settings
+
+DOCUMENTED = {
+    "id",
+    "owner",
+    "owned_here",
+    "state",
+    "owed_files",
+    "owed_bytes",
+    "oldest_owed_seconds",
+    "generation",
+    "committed_at",
+    "conflicts",
+}
+
+
+class Parts:
+    """The replication process, its keeper and the sessions of the Core in one."""
+
+    trouble = ""
+    pid = 7
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+
+    async def status(self) -> Status:
+        row = SessionStatus("s", "far", owned_here=True, state="clean", owed_files=0, owed_bytes=0,
+                            oldest_owed_seconds=0.0, generation=3, committed_at="", conflicts=0)  # fmt: skip
+        return Status([row], "", 0, 0, 0, 0, {})
+
+    def problems(self) -> dict[str, str]:
+        return {"s": "no route", "t": "other"}
+
+    async def commit(self, session: str, trigger: str) -> Committed:
+        self.asked.append(("commit", session, trigger))
+        return Committed(session, 4, trigger=trigger, requests=13)
+
+    async def claim(self, session: str, *, force: bool) -> None:
+        self.asked.append(("claim", session, force))
+
+    async def release(self, session: str) -> None:
+        self.asked.append(("release", session))
+        raise NotFoundError(session)
+
+    async def resolve_conflict(self, key: str, take: str) -> None:
+        self.asked.append(("resolve", key, take))
+
+
+@pytest.fixture
+def parts() -> Parts:
+    return Parts()
+
+
+@pytest.fixture
+def mount(parts: Any) -> RunningMount:
+    request = MountRequest(store_url="file:///s", mount_point="/m", state_root="/t", settings=Settings())
+    return RunningMount(
+        request, engine=parts, engine_name="fake", client=parts, child=parts, shutdown=parts, sessions=parts
+    )
+
+
+async def test_the_status_keeps_the_documented_names_of_a_session(mount: RunningMount) -> None:
+    sessions: Any = (await mount.status())["sessions"]
+    assert set(sessions[0]) == DOCUMENTED | {"commit_problem"}
+    assert (sessions[0]["generation"], sessions[0]["commit_problem"]) == (3, "no route")
+
+
+async def test_a_snapshot_has_the_names_of_the_commit(mount: RunningMount, parts: Parts) -> None:
+    body = await mount.snapshot("s")
+    assert (body["generation"], body["trigger"], body["requests"]) == (4, "command", 13)
+    assert set(body) == set(Committed.__struct_fields__)
+    assert parts.asked == [("commit", "s", "command")]
+
+
+async def test_claims_releases_and_conflicts_are_passed_on(mount: RunningMount, parts: Parts) -> None:
+    await mount.claim("s", force=True)
+    await mount.resolve("k", "ours")
+    with pytest.raises(NotFoundError):
+        await mount.release("t")
+    assert parts.asked == [("claim", "s", True), ("resolve", "k", "ours"), ("release", "t")]
