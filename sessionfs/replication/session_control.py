@@ -124,6 +124,9 @@ class SessionControl:
             return await self._take_over(session, claim)
 
     async def _take_over(self, session: SessionId, claim: Claim) -> SessionRefreshed | None:
+        if claim.is_news:
+            # Another claim may have taken the news over while this one waited.
+            claim = await self._ownership.claim(session)
         changes = None
         if claim.is_unclean and claim.is_news:
             self._journal.set_meta(cold_until(session), str(self._clock.wall_ns() + REMEMBERED_NS))

@@ -15,13 +15,24 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import zstandard
 from minio import Minio
 from minio.error import S3Error
 
 COMMAND_TIMEOUT_SECONDS = 240
+LEASE_SECONDS = 4.0
+FAST = {
+    "SESSIONFS_LEASE_SECONDS": str(LEASE_SECONDS),
+    "SESSIONFS_BEAT_INTERVAL_SECONDS": "0.5",
+    "SESSIONFS_UPLOAD_DELAY_SECONDS": "0.2",
+    "SESSIONFS_RETRY_MAXIMUM_SECONDS": "2",
+    "SESSIONFS_SNAPSHOT_INTERVAL_SECONDS": "0",
+}
+"""Settings of hosts that take over from one another within seconds, and commit only when asked to."""
 
 
 @dataclass
@@ -31,12 +42,14 @@ class Host:
     Attributes:
         store: URL of the store.
         base: Directory of the host; removed by pytest.
-        environment: Added to the process's environment.
+        environment: Added to the process's environment; PYTHONPATH goes before ours.
+        launcher: Command that every process of the host is started through.
     """
 
     store: str
     base: Path
     environment: dict[str, str] = field(default_factory=dict)
+    launcher: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.mount_point = self.base / "mount"
@@ -67,7 +80,7 @@ class Host:
     ) -> subprocess.CompletedProcess[str]:
         """Run the command and give all of its result."""
         return subprocess.run(
-            [sys.executable, "-m", "sessionfs", *arguments],
+            [*self.launcher, sys.executable, "-m", "sessionfs", *arguments],
             env=self.full_environment(),
             cwd="/",
             capture_output=True,
@@ -78,6 +91,7 @@ class Host:
 
     def full_environment(self) -> dict[str, str]:
         """The environment of the host's processes."""
+        here = str(Path(__file__).resolve().parents[2])
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -87,8 +101,8 @@ class Host:
             **kept,
             "HOME": str(self.base),
             "SESSIONFS_STATE_DIR": str(self.state),
-            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
             **self.environment,
+            "PYTHONPATH": ":".join(filter(None, (self.environment.get("PYTHONPATH"), here))),
         }
 
     def mount(self, *flags: str) -> None:
@@ -118,6 +132,46 @@ class Host:
         daemon, replication = int(found["daemon_pid"]), int(found["replication_pid"])
         self._pids |= {daemon, replication}
         return daemon, replication
+
+    def stop(self) -> None:
+        """Let every process of this host stand still, as a machine that is paused; nothing may touch its mount meanwhile."""
+        for pid in self.remember_pids():
+            os.kill(pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let them run again."""
+        for pid in self._pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def die(self) -> None:
+        """Kill every process of this host, and remove the dead mount."""
+        self.kill(*self.remember_pids())
+        subprocess.run(["umount", "-l", str(self.mount_point)], capture_output=True, check=False)
+
+    def owner(self, session: str) -> str:
+        """Holder of a session as a program is told it, "" for none."""
+        return os.getxattr(self.directory / session, "user.sessionfs.owner").decode()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The mount's events with a name, oldest first."""
+        lines = self.run("events", str(self.mount_point), "--limit", "100000").splitlines()
+        return [event for event in map(json.loads, lines) if event["name"] == name]
+
+    def snapshot(self, session: str) -> dict[str, Any]:
+        """Commit a session by the command; give its report."""
+        found: dict[str, Any] = json.loads(self.run("snapshot", str(self.directory / session), "--json"))
+        return found
+
+    def conflicts(self) -> list[dict[str, Any]]:
+        """Conflicts as the command lists them."""
+        found: list[dict[str, Any]] = json.loads(self.run("conflicts", str(self.mount_point), "--json"))
+        return found
+
+    def session_status(self, session: str) -> dict[str, Any]:
+        """One session's part of the status."""
+        (found,) = [one for one in self.status()["sessions"] if one["id"] == session]
+        return dict(found)
 
     def wait_until_clean(self, timeout: float = 120) -> None:
         """Wait until nothing is owed."""
@@ -170,6 +224,30 @@ def wait_until(condition: Callable[[], bool], seconds: float, step: float = 0.05
     while not condition():
         assert time.monotonic() < deadline, f"still not so after {seconds} s"
         time.sleep(step)
+
+
+def errno_of(action: Callable[[], object]) -> int:
+    """The number of the error that a call fails with, 0 when it succeeds."""
+    try:
+        action()
+    except OSError as problem:
+        return problem.errno or -1
+    return 0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of a generation, as its manifest says.
+
+    Attributes:
+        path: Spelled as in its key.
+        size: In bytes.
+        sha256: Of its bytes.
+    """
+
+    path: str
+    size: int
+    sha256: str
 
 
 class Bucket:
@@ -231,6 +309,63 @@ class Bucket:
     def size(self, key: str) -> int:
         """An object's length."""
         return int(self.client.stat_object(self.name, self._prefix + key).size or 0)
+
+    def manifest(self, session: str, generation: int = 0) -> dict[str, Any]:
+        """A manifest's fields, read without our code; generation 0 is the newest."""
+        name = f"{generation:010d}" if generation else "manifest"
+        raw = self.read(f"sessions/{session}.manifest/{name}.json")
+        if raw.startswith(b"\x28\xb5\x2f\xfd"):
+            with zstandard.ZstdDecompressor().stream_reader(raw) as reader:
+                raw = reader.read()
+        found: dict[str, Any] = json.loads(raw)
+        return found
+
+    def files_of(self, session: str, generation: int = 0) -> dict[str, Entry]:
+        """Entries of a generation's regular files, by path."""
+        return {
+            one["path"]: Entry(one["path"], one["size"], one["sha256"])
+            for one in self.manifest(session, generation)["entries"]
+            if one["type"] == "file"
+        }
+
+    def numbers(self, session: str) -> list[int]:
+        """Numbers of a session's generations, ascending."""
+        names = (key.rpartition("/")[2] for key in self.listed(f"sessions/{session}.manifest/"))
+        return sorted(int(name.removesuffix(".json")) for name in names if name[0].isdigit())
+
+    def content(self, session: str, generation: int, path: str) -> bytes:
+        """Bytes of a file of a generation, found as docs/STORAGE_FORMAT.md says, without our code.
+
+        The live object, or what it begins with; the same by content; an alias; the same path in a newer generation, which begins with it.
+        """
+        wanted = self.files_of(session, generation)[path]
+        candidates: list[Callable[[], bytes]] = [
+            lambda: self.read(f"sessions/{session}/{path}"),
+            lambda: self.by_content(session, wanted.sha256),
+        ]
+        for newer in self.numbers(session):
+            later = self.files_of(session, newer).get(path) if newer > generation else None
+            if later is not None:
+                candidates.append(partial(self.by_content, session, later.sha256))
+        for candidate in candidates:
+            with contextlib.suppress(S3Error):
+                found = candidate()[: wanted.size]
+                if hashlib.sha256(found).hexdigest() == wanted.sha256:
+                    return found
+        raise AssertionError(f"generation {generation} of {session}: the bytes of {path} are nowhere")
+
+    def by_content(self, session: str, sha256: str) -> bytes:
+        """Bytes that are kept under their sum, or begin something that is."""
+        key = f"sessions/{session}.objects/{sha256[:2]}/{sha256}"
+        try:
+            return self.read(key)
+        except S3Error:
+            alias = json.loads(self.read(f"{key}.alias"))
+        return self.by_content(session, alias["of"])[: alias["size"]]
+
+    def remove(self, key: str) -> None:
+        """Delete an object, as another tool would."""
+        self.client.remove_object(self.name, self._prefix + key)
 
     def write(self, key: str, body: bytes, metadata: dict[str, str] | None = None) -> None:
         """Put an object, as another tool would."""

@@ -23,6 +23,8 @@ from sessionfs.working_copy.exclusions import side_file_of
 _log = structlog.get_logger(__name__)
 
 _OWN_PREFIX = "user.sessionfs."
+_KINDS = frozenset({stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK})
+_FILES = frozenset({stat.S_IFREG})
 _DATABASE = b"SQLite format 3\x00"
 
 
@@ -84,6 +86,7 @@ class Cut:
         if recent.directory_moved > message.log_position:
             return None
         numbers = dict.fromkeys(message.numbers)
+        # Directories and links are described when they are asked for: their bytes are their attributes.
         for number in recent.after(message.log_position):
             if number in numbers:
                 continue
@@ -121,12 +124,13 @@ class Cut:
     def _freeze(
         self, message: Barrier, session: Session | None, number: int, *, keep: bool
     ) -> FrozenFile | None:
-        """Describe a file and keep its bytes; None for what is no regular file on disk, or of another session."""
+        """Describe what is on disk and keep a file's bytes; None for what is not there, no manifest has, or is of another session."""
         node = self._table.by_number.get(number)
         try:
             if node is None:
                 return self._freeze_unknown(message, session, number, keep=keep)
-            if node.session is not session or node.kind != stat.S_IFREG or node.entry is not None:
+            kinds = _KINDS if number in message.paths else _FILES
+            if node.session is not session or node.kind not in kinds or node.entry is not None:
                 return None
             if not node.places:
                 return None
@@ -150,7 +154,7 @@ class Cut:
                 return None
             descriptor = self._table.descriptor(parent)
             status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-            if not stat.S_ISREG(status.st_mode):
+            if stat.S_IFMT(status.st_mode) not in _KINDS:
                 return None
             standing = _Standing(b"/proc/self/fd/%d/%s" % (descriptor, name), status, 0)
             return self._keep(message, number, standing, keep=keep)
@@ -162,7 +166,7 @@ class Cut:
             mtime_ns=status.st_mtime_ns, ctime_ns=status.st_ctime_ns, writers=standing.writers,
             xattrs=_xattrs(standing.place),
         )  # fmt: skip
-        if not keep:
+        if not keep or not stat.S_ISREG(status.st_mode):
             return described
         frozen = Frozen(message.commit, message.session, number, status.st_size)
         self._freezing.add(frozen)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sessionfs.formats import extended_attributes
 from sessionfs.formats.manifest import BLOCK_BYTES, ManifestEntry
@@ -91,7 +92,19 @@ class Entries:
             contents: Of the paths that were not settled.
             disk: From `read_disk`.
         """
-        return [self._entry(one, contents.get(one.path), disk.get(one.path)) for one in noted]
+        entries = [self._entry(one, contents.get(one.path), disk.get(one.path)) for one in noted]
+        # Names of one file whose objects differ (another tool changed one) are no longer one file.
+        names = Counter(
+            (one.node.number, entry.sha256)
+            for one, entry in zip(noted, entries, strict=True)
+            if one.is_linked
+        )
+        groups: dict[tuple[int, str], int] = {}
+        for index, (one, entry) in enumerate(zip(noted, entries, strict=True)):
+            file = (one.node.number, entry.sha256)
+            if one.is_linked and names[file] > 1:
+                entries[index] = replace(entry, link_group=groups.setdefault(file, len(groups) + 1))
+        return entries
 
     def _entry(self, one: Noted, content: Content | None, disk: OnDisk | None) -> ManifestEntry:
         node, known, frozen, kept = one.node, one.known, one.frozen, one.kept
@@ -124,7 +137,7 @@ class Entries:
             described.mtime_ns,
             dict(frozen.xattrs) if frozen is not None else xattrs,
             target,
-            one.link_group,
+            0,
             blocks,
         )
 

@@ -34,7 +34,7 @@ class Noted:
         key: Its live key; None when it can have none.
         known: The settled object; None when something was owed.
         frozen: How it stood on this disk, when something was owed and it is here.
-        link_group: Equal for all names of one file, 0 for a file with one name.
+        is_linked: Whether the file has several names here.
         kept: The object under the key of its content, of a file that has no live object; None for any other.
     """
 
@@ -43,7 +43,7 @@ class Noted:
     key: str | None
     known: KnownObject | None
     frozen: FrozenFile | None
-    link_group: int
+    is_linked: bool
     kept: KnownObject | None = None
 
     @property
@@ -88,6 +88,8 @@ class Noting:
         """Owe files that stand otherwise than the bucket has them and of which no record told yet; databases are told by SQLite."""
         for file in frozen:
             node = self._journal.node(file.number)
+            if not stat.S_ISREG(file.mode):
+                continue
             if node is None or (file.size_bytes, file.mtime_ns, file.ctime_ns) == node.clean_identity:
                 continue
             for there, path in self._journal.paths_of(file.number):
@@ -111,7 +113,6 @@ class Noting:
         ]
         tree.sort(key=lambda pair: pair[0])
         names = Counter(node.number for _, node in tree)
-        groups: dict[int, int] = {}
         objects = {known.key: known for known in self._journal.objects_below(keys.session_prefix(row.id))}
         owed = {work.key for work in self._journal.session_work(row.id)}
         noted: list[Noted] = []
@@ -126,11 +127,9 @@ class Noting:
                     continue
             if key in owed and not node.is_directory and self._files.is_side_file(row.id, path):
                 continue
-            group = 0
-            if names[node.number] > 1 and not node.is_directory:
-                group = groups.setdefault(node.number, len(groups) + 1)
+            is_linked = names[node.number] > 1 and not node.is_directory
             state = None if known is not None else frozen.get(node.number)
-            noted.append(Noted(path, node, key, known, state, group, kept))
+            noted.append(Noted(path, node, key, known, state, is_linked, kept))
         return noted
 
     def _kept(self, session: SessionId, node: Node) -> KnownObject | None:

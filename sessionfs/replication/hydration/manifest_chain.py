@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import trio
+
 from sessionfs.formats import manifest as manifests
 from sessionfs.formats.manifest import Manifest
 from sessionfs.model import keys
@@ -148,33 +150,29 @@ class ManifestChain:
             CorruptDataError, UnsupportedFormatError: It cannot be read.
             UnavailableError, AccessError: Nothing is known.
         """
+        damage: CorruptDataError | None = None
         try:
             return await self._read(session, generation, keys.generation_key(session, generation))
         except ObjectNotFoundError:
             pass
-        except CorruptDataError as damage:
+        except CorruptDataError as problem:
+            damage = problem
+        try:
             # The newest has its bytes twice.
-            found = await self._newest_if(session, generation)
-            if found is None:
-                raise damage from None
-            return found
-        found = await self._newest_if(session, generation)
-        if found is not None:
-            return found
+            newest = await self.newest(session)
+            if newest is not None and newest.manifest.generation == generation:
+                return newest.manifest
+        except CorruptDataError as problem:
+            damage = damage or problem
         try:
             return await self._read(session, generation, keys.retired_key(session, generation))
         except ObjectNotFoundError:
+            if damage is not None:
+                raise damage from None
             raise NotFoundError(
                 f"session {session} has no generation {generation}",
                 remedy=f"'sessionfs generations STORE {session}' lists them",
             ) from None
-
-    async def _newest_if(self, session: SessionId, generation: int) -> Manifest | None:
-        try:
-            newest = await self.newest(session)
-        except CorruptDataError:
-            return None
-        return newest.manifest if newest is not None and newest.manifest.generation == generation else None
 
     async def _read(self, session: SessionId, generation: int, key: str) -> Manifest:
         return _checked(
@@ -197,6 +195,7 @@ class NewerGenerations:
         self._generation = generation
         self._numbers: list[int] | None = None
         self._entries: dict[int, dict[bytes, manifests.ManifestEntry]] = {}
+        self._lock = trio.Lock()
 
     async def at(self, index: int, path: bytes) -> tuple[bool, manifests.ManifestEntry | None]:
         """Look a path up in the generation that is `index` steps newer, from 0.
@@ -204,21 +203,29 @@ class NewerGenerations:
         Returns:
             Whether there is such a generation, and its entry of the path; an unreadable generation names nothing.
         """
+        # Many files are looked for at once; each manifest is read for all of them.
+        async with self._lock:
+            number = await self._number(index)
+            if number is None:
+                return False, None
+            if number not in self._entries:
+                self._entries[number] = await self._read(number)
+        return True, self._entries[number].get(path)
+
+    async def _number(self, index: int) -> int | None:
         if self._numbers is None:
             listed = await self._chain.listed(self._session)
             self._numbers = sorted(
                 number for number in {*listed.kept, *listed.retired} if number > self._generation
             )
-        if index >= len(self._numbers):
-            return False, None
-        number = self._numbers[index]
-        if number not in self._entries:
-            try:
-                found = await self._chain.read(self._session, number)
-            except (CorruptDataError, NotFoundError):
-                found = Manifest(self._session, number)
-            self._entries[number] = {entry.path: entry for entry in found.entries}
-        return True, self._entries[number].get(path)
+        return self._numbers[index] if index < len(self._numbers) else None
+
+    async def _read(self, number: int) -> dict[bytes, manifests.ManifestEntry]:
+        try:
+            found = await self._chain.read(self._session, number)
+        except (CorruptDataError, NotFoundError):
+            return {}
+        return {entry.path: entry for entry in found.entries}
 
 
 def abandoned(found: Mapping[int, Manifest], newest: Manifest) -> frozenset[int]:

@@ -187,7 +187,7 @@ class _Candidates:
         return [Source(self._key, entry.token, size_bytes, is_whole)]
 
     async def _live_now(self) -> list[Source]:
-        if self._key is None or (self._live is not None and self._key not in self._live):
+        if self._key is None or self._is_surely_other(self._key):
             return []
         found = await self._store.head(self._key, tries=READ_TRIES)
         if found is None:
@@ -200,6 +200,13 @@ class _Candidates:
             found.size_bytes == self._entry.size_bytes and not sha256_of(found)
         )
         return [Source(self._key, found.token, self._entry.size_bytes)] if may_be else []
+
+    def _is_surely_other(self, key: str) -> bool:
+        """Whether the listing shows that the live object cannot begin with the bytes."""
+        if self._live is None:
+            return False
+        listed = self._live.get(key)
+        return listed is None or (bool(self._entry.sha256) and listed.size_bytes < self._entry.size_bytes)
 
     async def _kept(self, sha256: str) -> list[Source]:
         return [Source(keys.content_key(self._session, sha256), "", self._entry.size_bytes)]

@@ -69,6 +69,7 @@ class _Plan:
     tokens: dict[str, str] = field(default_factory=dict)
     to_place: dict[str, ObjectStat | None] = field(default_factory=dict)
     to_keep: list[ObjectStat] = field(default_factory=list)
+    to_adopt: list[ObjectStat] = field(default_factory=list)
     to_remove: dict[str, ObjectStat | None] = field(default_factory=dict)
 
     def is_named(self, found: ObjectStat) -> bool:
@@ -86,16 +87,20 @@ class _Plan:
         if named.sha256 != entry.sha256:
             self.to_keep.append(found)
 
-    def compare(self, key: str, found: ObjectStat | None) -> None:
+    def compare(self, key: str, found: ObjectStat | None, epoch: int) -> None:
         """Note what must happen to any other object.
 
         Args:
             key: Its key.
             found: With its metadata; None when it is gone.
+            epoch: Ours. What an earlier owner wrote, and no generation names yet, may still be changed by a late request of that owner: when it
+                is as it should be, it is kept by its content too.
         """
         entry = self.wanted[key]
         if found is not None and _is_in_place(found, entry):
             self.tokens[key] = found.token
+            if not key.endswith("/") and _epoch_of(found) < epoch:
+                self.to_adopt.append(found)
             return
         self.to_place[key] = found
         if found is not None and not is_content(found, entry):
@@ -156,7 +161,7 @@ class InPlaceRestoration:
         live = {stat.key: stat for stat in listed}
         plan = await self._plan(held, target, live)
         done = 0
-        total = len(plan.to_keep) + len(plan.to_remove) + len(plan.to_place)
+        total = len(plan.to_adopt) + len(plan.to_keep) + len(plan.to_remove) + len(plan.to_place)
 
         def step() -> None:
             nonlocal done
@@ -169,12 +174,17 @@ class InPlaceRestoration:
             plan.settle(found.key, await keeping.keep(found, plan.named.get(found.key)))
             step()
 
+        async def adopt(found: ObjectStat) -> None:
+            await keeping.keep(found, plan.wanted[found.key])
+            step()
+
         async def remove(key: str) -> None:
             found = plan.to_remove[key]
             if found is not None:
                 await patient.delete(key, found.token)
             step()
 
+        await for_each(plan.to_adopt, adopt, limit=AT_ONCE)
         await for_each(plan.to_keep, keep, limit=AT_ONCE)
         for group in removal_order(plan.to_remove):
             await for_each(group, remove, limit=AT_ONCE)
@@ -211,7 +221,7 @@ class InPlaceRestoration:
             elif plan.is_named(found):
                 plan.compare_named(found)
             else:
-                plan.compare(key, await self._store.head(key, tries=READ_TRIES))
+                plan.compare(key, await self._store.head(key, tries=READ_TRIES), held.epoch)
 
         await for_each(sorted(plan.wanted), look, limit=AT_ONCE)
         for key, found in live.items():
@@ -300,6 +310,10 @@ def _same_object(first: ManifestEntry, other: ManifestEntry) -> bool:
         first.gid,
         first.mtime_ns,
     ) == (other.mode, other.sha256, _object_bytes(other), other.uid, other.gid, other.mtime_ns)
+
+
+def _epoch_of(found: ObjectStat) -> int:
+    return object_metadata.decode_provenance(found.metadata.user).epoch if found.metadata else 0
 
 
 def _is_in_place(found: ObjectStat, entry: ManifestEntry) -> bool:

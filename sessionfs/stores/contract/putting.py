@@ -146,6 +146,8 @@ def _parts_abort(scratch: Scratch) -> None:
             continue
         require(False, "the caller's error was swallowed")  # noqa: FBT003 - never holds
     require(scratch.names() == [], "an upload that was stopped left an object")
+    left = scratch.store.uploads_under_way(scratch.prefix)
+    require(left == [], f"an upload that was stopped left its parts: {left}")
 
 
 def _parts_conditions(scratch: Scratch) -> None:

@@ -7,18 +7,27 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sessionfs.formats.commit_messages import Barrier, BarrierHeld, Committed
+import msgspec
+
+from sessionfs.formats import manifest as manifests
+from sessionfs.formats import object_metadata
+from sessionfs.formats.commit_messages import Barrier, BarrierHeld, Committed, FrozenAt, FrozenImage
+from sessionfs.formats.manifest import Manifest, ManifestEntry
+from sessionfs.formats.object_metadata import FileAttributes, Provenance
 from sessionfs.model import keys
-from sessionfs.model.errors import SessionFSError
+from sessionfs.model.errors import OutcomeUnknownError, SessionFSError
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.commit.committer import Committer
 from sessionfs.replication.commit.composition import committer_of
-from sessionfs.replication.uploads.authority import Authority, SoleWriter
-from sessionfs.stores.base import ObjectStore
+from sessionfs.replication.uploads.authority import FIRST_EPOCH, Authority, SoleWriter
+from sessionfs.stores.base import Condition, ObjectMetadata, ObjectStore, Token, Unconditional
+from sessionfs.stores.memory import MemoryStore
 from sessionfs.working_copy.exclusions import Exclusions
+from sessionfs.working_copy.journal_tree import SessionRow
 from sessionfs.working_copy.layout import StateLayout
 from tests.unit.replication.copying_freezer import CopyingFreezer
 from tests.unit.replication.uploads.tree_world import FAST, SESSION, World
@@ -28,22 +37,143 @@ def _nothing() -> None:
     """Nothing happens."""
 
 
+@dataclass(slots=True)
+class Owner:
+    """An authority that the test commands.
+
+    Attributes:
+        current: The epoch of every session.
+        is_permitted: Whether anything may be sent.
+        lost: Reasons why sessions were lost.
+    """
+
+    current: int = FIRST_EPOCH
+    is_permitted: bool = True
+    lost: list[str] = field(default_factory=list)
+
+    def epoch(self, session: str) -> int:
+        return self.current
+
+    def may_change(self, session: str) -> bool:
+        return self.is_permitted
+
+    def lose(self, session: str, *, holder: str, reason: str) -> None:
+        self.lost.append(reason)
+
+
+class ContentTokenStore(MemoryStore):
+    """Its tokens say nothing but the bytes, as those of most buckets: going back to old bytes brings the old token back."""
+
+    def _store(self, key: str, body: bytes, metadata: ObjectMetadata) -> Token:
+        super()._store(key, body, metadata)
+        stored = self._contents.objects[key]
+        token = Token(hashlib.md5(body, usedforsecurity=False).hexdigest())
+        self._contents.objects[key] = replace(stored, stat=replace(stored.stat, token=token))
+        return token
+
+
+class LateRequests:
+    """Changing requests that nobody saw arrive; the test lets them arrive when it wants.
+
+    Args:
+        store: Where they go.
+        key: Requests to this key are held back...
+        count: ...so many of them.
+    """
+
+    def __init__(self, store: MemoryStore, key: str, count: int = 1) -> None:
+        self._store = store
+        self._key = key
+        self._left = count
+        self._held: list[Callable[[], object]] = []
+        self._put, self._delete = store.put, store.delete
+        store.put = self._hold_put  # type: ignore[method-assign]
+        store.delete = self._hold_delete  # type: ignore[method-assign]
+
+    def arrive(self) -> None:
+        """The first of them arrives: an error is nobody's to see."""
+        self._held.pop(0)()
+
+    def _hold_put(self, key: str, body: bytes, *, condition: Condition, metadata: ObjectMetadata) -> Token:
+        if key == self._key and self._left:
+            self._hold(lambda: self._put(key, body, condition=condition, metadata=metadata))
+        return self._put(key, body, condition=condition, metadata=metadata)
+
+    def _hold_delete(self, key: str, *, condition: Condition) -> None:
+        if key == self._key and self._left:
+            self._hold(lambda: self._delete(key, condition=condition))
+        self._delete(key, condition=condition)
+
+    def _hold(self, request: Callable[[], object]) -> None:
+        self._left -= 1
+        self._held.append(request)
+        raise OutcomeUnknownError("no answer, as planned")
+
+
 class Freezer(CopyingFreezer):
-    """Lets something happen right after the cut.
+    """Lets something happen right after the cut, and to the bytes that are kept.
 
     Attributes:
         after_barrier: Called once the cut is taken.
+        behind: So many barriers find that the log must be read further first.
+        lost: Paths whose bytes of the cut cannot be had.
+        moved: Called when a kept file's place is asked for, with the number of the question; it may change the place.
     """
 
     def __init__(self, layout: StateLayout, log: DirectLog) -> None:
         super().__init__(layout, lambda: log.position)
         self._log = log
         self.after_barrier: Callable[[], None] = _nothing
+        self.behind = 0
+        self.lost: set[bytes] = set()
+        self.asked = 0
+        self.on_question: Callable[[int], None] = _no_question
+        self._lost: set[int] = set()
 
     async def barrier(self, request: Barrier) -> BarrierHeld:
+        if self.behind:
+            self.behind -= 1
+            self.barriers += 1
+            return BarrierHeld(self._log.position, [], 0.001, is_behind=True)
         held = await super().barrier(request)
+        self._lost = {number for number, path in request.paths.items() if path in self.lost}
         self._log.waiting = self.after_barrier
-        return held
+        sessions = os.path.join(os.fsencode(self._layout.sessions), request.session.encode())
+        described = [
+            msgspec.structs.replace(file, xattrs=_xattrs(os.path.join(sessions, request.paths[file.number])))
+            for file in held.frozen
+        ]
+        return msgspec.structs.replace(held, frozen=described)
+
+    async def frozen_image(self, request: FrozenImage) -> FrozenAt:
+        self.asked += 1
+        self.on_question(self.asked)
+        if request.number in self._lost:
+            return FrozenAt(is_lost=True)
+        return await super().frozen_image(request)
+
+    def stage(self, commit_path: bytes, number: int, body: bytes) -> None:
+        """Keep bytes now that were in the file itself until now."""
+        (commit,) = {request for request, _ in self._staged} or {"late"}
+        name = f"frozen-{commit}-{number}"
+        Path(self._layout.staging, name).write_bytes(body)
+        self._staged[commit, number] = name
+        self.in_place.discard(commit_path)
+
+    def kept(self) -> list[str]:
+        """Names of what is kept now."""
+        return sorted(self._staged.values())
+
+
+def _no_question(_number: int) -> None:
+    """Nothing happens."""
+
+
+def _xattrs(path: bytes) -> dict[bytes, bytes]:
+    if os.path.islink(path):
+        return {}
+    shown = [name for name in os.listxattr(path) if name.startswith("user.")]
+    return {os.fsencode(name): os.getxattr(path, name) for name in shown}
 
 
 class DirectLog:
@@ -110,6 +240,32 @@ class CommitWorld(World):
         if problem is not None:
             raise problem
         return report
+
+    def row(self) -> SessionRow:
+        row = self.journal.session(SESSION)
+        assert row is not None
+        return row
+
+    def manifest(self, generation: int | None = None) -> Manifest:
+        """What is in the bucket of the newest generation, or of one with a number."""
+        key = keys.manifest_key(SESSION) if generation is None else keys.generation_key(SESSION, generation)
+        return manifests.decode(self.body(key), key)
+
+    def entries(self) -> dict[bytes, ManifestEntry]:
+        """Of the newest generation, by path."""
+        return {entry.path: entry for entry in self.manifest().entries}
+
+    def kept_by_content(self) -> dict[str, bytes]:
+        """What is below ``.objects/``."""
+        pages = self.memory.list_all(keys.objects_prefix(SESSION))
+        return {found.key: self.body(found.key) for page in pages for found in page.objects}
+
+    def put_of_epoch(self, path: bytes, body: bytes, epoch: int) -> None:
+        """Another owner writes an object, whatever is there."""
+        attributes = FileAttributes(0o100644, 0, 0, 0)
+        provenance = Provenance(hashlib.sha256(body).hexdigest(), f"another-of-{epoch}", epoch, "another")
+        metadata = ObjectMetadata(object_metadata.encode(attributes, provenance))
+        self.memory.put(self.key(path), body, condition=Unconditional(), metadata=metadata)
 
     def tree(self) -> dict[bytes, bytes | None]:
         """What is on this disk: bytes of files and links, None for directories."""

@@ -152,6 +152,20 @@ async def test_what_was_appended_after_the_last_commit_does_not_hide_what_it_nam
     assert (await hydrate(memory, generation=2))[1] == trees[1]
 
 
+async def test_a_late_request_of_an_earlier_owner_cannot_hurt_what_was_in_place_already(
+    trees: list[Tree],
+    memory: MemoryStore,
+    store: TrioStore,
+    author: Author,
+    owner: FencingOwner,
+    clock: HandClock,
+) -> None:
+    author.write(b"gone", b"gone later")  # by the earlier owner, and no newest generation names it
+    await restore(store, owner, clock)
+    author.write(b"gone", b"of the past")
+    assert await hydrate(memory) == (3, trees[0])
+
+
 async def test_a_key_that_no_path_has_stays(
     trees: list[Tree], memory: MemoryStore, store: TrioStore, owner: FencingOwner, clock: HandClock
 ) -> None:
