@@ -2,7 +2,7 @@
 
 Each operation writes an `Intent` before it is applied and an `Outcome` after. The outcome carries what was not known
 before (the number of a new file) or the errno of an operation that failed. An intent without an outcome was in flight when
-the process died: the disk decides (`working_copy/reconcile.py`).
+the process died: the disk decides (`working_copy/reconciliation/reconcile.py`).
 
 Frame: length (u32), crc32 of the payload (u32), payload (MessagePack). A file starts with a header: magic, base position
 (u64), boot id (36 bytes). Positions are logical bytes and go on over truncations of the file.

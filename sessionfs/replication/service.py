@@ -58,7 +58,7 @@ from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.intent_log import IntentLogReader
 from sessionfs.working_copy.layout import StateLayout
 from sessionfs.working_copy.lease_page import LeasePage
-from sessionfs.working_copy.reconcile import Reconciliation
+from sessionfs.working_copy.reconciliation.reconcile import Reconciliation
 from sessionfs.working_copy.record_application import RecordApplication
 from sessionfs.working_copy.upload_journal import UploadJournal
 
@@ -136,31 +136,9 @@ class ReplicationService:
         self._daemon = daemon
         self._store = TrioStore(store, clock, settings)
         self._page = LeasePage.open(layout.lease, clocks.boot_id())
-        self._ownership = Ownership(
-            self._journal,
-            self._store,
-            settings,
-            clock,
-            page=self._page,
-            raise_event=self._journal.add_event,
-            tell=self._tell_state,
-            host=socket.gethostname(),
-            on_claimed=self._note_claimed,
-        )
+        self._ownership = self._make_ownership()
         self._store.guard = self._ownership.guard
-        self._uploader = Uploader(
-            self._journal,
-            self._store,
-            layout,
-            settings,
-            clock,
-            exclusions,
-            image_gate=daemon,
-            mount_point=mount_point,
-            raise_event=self._journal.add_event,
-            on_clean=self._note_clean,
-            authority=self._ownership,
-        )
+        self._uploader = self._make_uploader(exclusions, mount_point)
         self._hydrator = Hydrator(
             self._journal,
             self._store,
@@ -187,6 +165,34 @@ class ReplicationService:
         )
         self._refreshed: set[str] = set()
         self._handlers = self._handler_table()
+
+    def _make_ownership(self) -> Ownership:
+        return Ownership(
+            self._journal,
+            self._store,
+            self._settings,
+            self._clock,
+            page=self._page,
+            raise_event=self._journal.add_event,
+            tell=self._tell_state,
+            host=socket.gethostname(),
+            on_claimed=self._note_claimed,
+        )
+
+    def _make_uploader(self, exclusions: Exclusions, mount_point: str) -> Uploader:
+        return Uploader(
+            self._journal,
+            self._store,
+            self._layout,
+            self._settings,
+            self._clock,
+            exclusions,
+            image_gate=self._daemon,
+            mount_point=mount_point,
+            raise_event=self._journal.add_event,
+            on_clean=self._note_clean,
+            authority=self._ownership,
+        )
 
     def _session_control(self, exclusions: Exclusions) -> SessionControl:
         committer = committer_of(

@@ -119,28 +119,14 @@ class Uploader:
         self._clock = clock
         self._outage = Outage(settings, clock, raise_event)
         self._attempts = Attempts(journal, store, clock)
-        files = WorkingFiles(layout)
-        databases = DatabaseImages(files, layout, clock, mount_point)
-        images = StableImages(files, databases, clock, image_gate)
+        self.files = WorkingFiles(layout)
+        self.databases = DatabaseImages(self.files, layout, clock, mount_point)
+        images = StableImages(self.files, self.databases, clock, image_gate)
+        self.subjects = Subjects(journal, self.files, images)
         authority = authority or SoleWriter()
         parking = Parking(journal, store, layout, clock)
         self.keeping = Keeping(journal, store, parking, clock)
-        self.subjects = Subjects(journal, files, images)
-        self.files, self.databases = files, databases
-        self._keys = KeyUpload(
-            journal,
-            store,
-            subjects=self.subjects,
-            parking=parking,
-            keeping=self.keeping,
-            authority=authority,
-            settings=settings,
-            clock=clock,
-            exclusions=exclusions,
-            attempts=self._attempts,
-            conflicts=Conflicts(journal, store, clock, raise_event),
-            raise_event=raise_event,
-        )
+        self._keys = self._key_upload(parking, authority, exclusions, raise_event)
         self.sender = self._keys.sender
         self.in_flight: set[str] = set()
         self._sessions: Counter[str] = Counter()
@@ -163,6 +149,24 @@ class Uploader:
         self._is_resumed = False
         self._is_probing = False
         self._is_looking = False
+
+    def _key_upload(
+        self, parking: Parking, authority: Authority, exclusions: Exclusions, raise_event: RaiseEvent
+    ) -> KeyUpload:
+        return KeyUpload(
+            self._journal,
+            self._store,
+            subjects=self.subjects,
+            parking=parking,
+            keeping=self.keeping,
+            authority=authority,
+            settings=self._settings,
+            clock=self._clock,
+            exclusions=exclusions,
+            attempts=self._attempts,
+            conflicts=Conflicts(self._journal, self._store, self._clock, raise_event),
+            raise_event=raise_event,
+        )
 
     # --- what others see
 

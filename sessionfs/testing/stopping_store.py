@@ -28,26 +28,48 @@ class ProcessDied(BaseException):
     """The process that made the call is dead."""
 
 
+class _Life:
+    """How far a process came."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.is_dead = False
+        self.stop_at = -1
+        self.is_applied = False
+        self._lock = threading.Lock()
+
+    def step(self) -> tuple[bool, bool]:
+        """Count a step; whether the process lives on, and whether this very step ended it."""
+        with self._lock:
+            if self.is_dead:
+                return False, False
+            here, self.steps = self.steps, self.steps + 1
+            self.is_dead = here == self.stop_at
+            return not self.is_dead, self.is_dead
+
+
 class StoppingStore(ObjectStore):
     """Another store, until a process dies at it.
 
     Args:
         inner: The store.
         changes_only: Whether only calls that change something are steps.
-
-    Attributes:
-        steps: Calls that were steps so far.
-        is_dead: Whether the process has died.
     """
 
     def __init__(self, inner: ObjectStore, *, changes_only: bool = False) -> None:
         self.inner = inner
-        self.steps = 0
-        self.is_dead = False
         self._changes_only = changes_only
-        self._stop_at = -1
-        self._is_applied = False
-        self._lock = threading.Lock()
+        self._life = _Life()
+
+    @property
+    def steps(self) -> int:
+        """Calls that were steps so far."""
+        return self._life.steps
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process has died."""
+        return self._life.is_dead
 
     def stop_at(self, step: int, *, is_applied: bool) -> None:
         """Let the process die at a step from now on.
@@ -56,18 +78,11 @@ class StoppingStore(ObjectStore):
             step: Counted from 0, from now on.
             is_applied: Whether the store still does what it was asked for.
         """
-        self.steps, self._stop_at, self._is_applied = 0, step, is_applied
-
-    def die(self) -> None:
-        """Let the process be dead from now on."""
-        self.is_dead = True
+        self._life.steps, self._life.stop_at, self._life.is_applied = 0, step, is_applied
 
     def step(self) -> bool:
         """Count a step of another kind (the disk's, say) and say whether the process may go on."""
-        with self._lock:
-            here, self.steps = self.steps, self.steps + 1
-            self.is_dead = self.is_dead or here == self._stop_at
-            return not self.is_dead
+        return self._life.step()[0]
 
     @property
     def url(self) -> str:
@@ -80,8 +95,10 @@ class StoppingStore(ObjectStore):
         return self.inner.capabilities
 
     def with_capabilities(self, capabilities: Capabilities) -> ObjectStore:
-        """Not needed by any test: the same capabilities for all."""
-        raise NotImplementedError(f"{capabilities} are not taken over")
+        """Give the store with these capabilities, for the same process."""
+        other = StoppingStore(self.inner.with_capabilities(capabilities), changes_only=self._changes_only)
+        other._life = self._life
+        return other
 
     def put(self, key: str, body: bytes, *, condition: Condition, metadata: ObjectMetadata) -> Token:
         """Put."""
@@ -171,14 +188,9 @@ class StoppingStore(ObjectStore):
         return self._change(request)
 
     def _change(self, request: Callable[[], _Result]) -> _Result:
-        with self._lock:
-            if self.is_dead:
-                raise ProcessDied
-            here, self.steps = self.steps, self.steps + 1
-            if here == self._stop_at:
-                self.is_dead = True
-        if here != self._stop_at:
+        lives, is_last = self._life.step()
+        if lives:
             return request()
-        if self._is_applied:
+        if is_last and self._life.is_applied:
             request()
         raise ProcessDied

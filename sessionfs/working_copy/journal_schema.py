@@ -1,6 +1,6 @@
 """Tables of the upload journal.
 
-One writer: the replication process. The daemon never opens it. Losing it loses no file (``working_copy/reconcile.py``).
+One writer: the replication process. The daemon never opens it. Losing it loses no file (``working_copy/reconciliation/reconcile.py``).
 
 * ``names`` is the tree as the intent log tells it: (directory number, name) to number.
 * ``nodes`` has one row per inode, so that a hard-linked file is one body under several keys. Attributes here count only

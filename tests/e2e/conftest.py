@@ -10,7 +10,7 @@ import pytest
 
 from sessionfs.testing.s3_servers import ACCESS_KEY_ID, CREDENTIALS, SECRET_ACCESS_KEY, SeaweedServer
 
-from .rig import Bucket, Host
+from .rig import FAST, Bucket, Host
 
 MakeHost = Callable[..., Host]
 
@@ -47,6 +47,24 @@ def make_host(tmp_path: Path, store_url: str) -> Iterator[MakeHost]:
     yield make
     for host in made:
         host.clean_up()
+
+
+@pytest.fixture(scope="session")
+def probe_record() -> bytearray:
+    """What the first of the fast hosts found that SeaweedFS can do."""
+    return bytearray()
+
+
+@pytest.fixture
+def make_fast_host(make_host: MakeHost, probe_record: bytearray) -> MakeHost:
+    """Makes hosts that take over from one another within seconds; only the first of all probes the server, which takes some."""
+
+    def make(name: str = "a", store: str = "", **environment: str) -> Host:
+        made = make_host(name, store, **(FAST | environment))
+        made.probe_record = probe_record
+        return made
+
+    return make
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ import zstandard
 from minio import Minio
 from minio.error import S3Error
 
+from sessionfs.stores.store_urls import store_id
+
 COMMAND_TIMEOUT_SECONDS = 240
 LEASE_SECONDS = 4.0
 FAST = {
@@ -44,12 +46,14 @@ class Host:
         base: Directory of the host; removed by pytest.
         environment: Added to the process's environment; PYTHONPATH goes before ours.
         launcher: Command that every process of the host is started through.
+        probe_record: What is known about the server by all hosts that have this record in common; None probes it.
     """
 
     store: str
     base: Path
     environment: dict[str, str] = field(default_factory=dict)
     launcher: tuple[str, ...] = ()
+    probe_record: bytearray | None = None
 
     def __post_init__(self) -> None:
         self.mount_point = self.base / "mount"
@@ -107,8 +111,14 @@ class Host:
 
     def mount(self, *flags: str) -> None:
         """Mount the store."""
+        record = self.state / store_id(self.store) / "capabilities.json"
+        if self.probe_record and not record.exists():
+            record.parent.mkdir(parents=True, exist_ok=True)
+            record.write_bytes(self.probe_record)
         self.run("mount", self.store, str(self.mount_point), *flags)
         self.remember_pids()
+        if self.probe_record is not None:
+            self.probe_record[:] = record.read_bytes()
 
     def umount(self, *flags: str, code: int = 0, timeout: float = COMMAND_TIMEOUT_SECONDS) -> str:
         """Unmount; everything owed must be in the bucket when the code is 0."""

@@ -22,9 +22,9 @@ LAG_SECONDS = 10
 
 
 @pytest.fixture
-def pair(make_host: MakeHost) -> tuple[Host, Host]:
+def pair(make_fast_host: MakeHost) -> tuple[Host, Host]:
     """The owner of a session ``s``, and a host that has read it."""
-    first, second = make_host("a", **FAST), make_host("b", **FAST)
+    first, second = make_fast_host("a"), make_fast_host("b")
     first.mount()
     session = first.directory / "s"
     (session / "d").mkdir(parents=True)
@@ -132,6 +132,7 @@ def test_release_on_a_living_mount_lets_another_host_write_until_it_releases_too
     first.run("release", str(session))
     assert record(bucket)["state"] == "released"
     assert bucket.content("s", bucket.numbers("s")[-1], "f") == b"changed before the release"
+    wait_until((there / "open").exists, LAG_SECONDS)
     assert (there / "open").read_text() == "still ours"
     (there / "f").write_text("of the second")
     assert record(bucket)["epoch"] == 2
@@ -148,9 +149,9 @@ def test_release_on_a_living_mount_lets_another_host_write_until_it_releases_too
 
 
 def test_of_a_state_directory_and_its_copy_exactly_one_owns(
-    make_host: MakeHost, bucket: Bucket, tmp_path: Path
+    make_fast_host: MakeHost, bucket: Bucket, tmp_path: Path
 ) -> None:
-    first = make_host("a", **FAST, SESSIONFS_MAX_UPLOAD_DELAY_SECONDS="600")
+    first = make_fast_host("a", SESSIONFS_MAX_UPLOAD_DELAY_SECONDS="600")
     first.environment["SESSIONFS_UPLOAD_DELAY_SECONDS"] = "600"
     first.mount()
     session = first.directory / "s"
@@ -160,7 +161,7 @@ def test_of_a_state_directory_and_its_copy_exactly_one_owns(
     (session / "owed").write_text("written before the machine was copied")
     first.die()
     assert "sessions/s/owed" not in bucket.listed("sessions/s/")
-    copy = make_host("b", **FAST)
+    copy = make_fast_host("b")
     shutil.copytree(first.state, copy.state, symlinks=True)
     first.environment["SESSIONFS_UPLOAD_DELAY_SECONDS"] = "0.2"
     first.environment["SESSIONFS_MAX_UPLOAD_DELAY_SECONDS"] = "1"

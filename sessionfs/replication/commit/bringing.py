@@ -17,7 +17,7 @@ import trio
 
 from sessionfs.formats.commit_messages import FrozenFile
 from sessionfs.model import names
-from sessionfs.model.errors import UnavailableError
+from sessionfs.model.errors import SessionFSError, UnavailableError
 from sessionfs.model.names import SessionId
 from sessionfs.replication.commit.databases import DatabaseCut
 from sessionfs.replication.commit.entries import Content
@@ -26,6 +26,7 @@ from sessionfs.replication.commit.noting import Noted
 from sessionfs.replication.hydration.fan_out import for_each
 from sessionfs.replication.uploader import Uploader
 from sessionfs.replication.uploads.authority import Authority
+from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.known_content import KnownObject, Prefix
 from sessionfs.working_copy.upload_journal import UploadJournal
 
@@ -42,12 +43,14 @@ class Brought:
     Attributes:
         contents: By path, of what was owed.
         moving: Paths whose bytes of the cut were lost: the generation has a moment near it.
+        left_out: Immutable files that could not be brought: they stay owed, and a later generation names them.
         stored: Contents that went to ``.objects/``.
         stored_bytes: Bytes sent for them.
     """
 
     contents: dict[bytes, Content] = field(default_factory=dict)
     moving: list[bytes] = field(default_factory=list)
+    left_out: set[bytes] = field(default_factory=set)
     stored: int = 0
     stored_bytes: int = 0
 
@@ -76,6 +79,7 @@ class Bringing:
         uploader: Brings keys, and holds them.
         frozen: Bytes at the cut.
         authority: This host's epoch.
+        immutable: Files that never change once they are closed.
         flush_seconds: How long the uploads of one commit may take without any progress.
     """
 
@@ -86,8 +90,10 @@ class Bringing:
         frozen: FrozenBytes,
         authority: Authority,
         *,
+        immutable: Exclusions,
         flush_seconds: float,
     ) -> None:
+        self._immutable = immutable
         self._journal = journal
         self._uploader = uploader
         self._frozen = frozen
@@ -131,7 +137,14 @@ class Bringing:
         run = _Run(session, commit, problems, Brought(), is_cold)
 
         async def one(path: Noted) -> None:
-            await self._locate(run, path, databases.get(path.path))
+            try:
+                await self._locate(run, path, databases.get(path.path))
+            except SessionFSError as problem:
+                # One blob that cannot be stored must not keep a whole session from being committed.
+                if not self._immutable.match(path.path):
+                    raise
+                _log.warning("blob left out", path=names.display(path.path), problem=str(problem))
+                run.brought.left_out.add(path.path)
 
         owed = [path for path in noted if path.known is None and not path.node.is_directory]
         await for_each(owed, one, limit=_CONCURRENT)

@@ -228,7 +228,8 @@ class Committer:
             sent_objects, sent_bytes = self._uploader.take_sent(row.id)
             brought = await self._bring(cut, commit)
             disk = await trio.to_thread.run_sync(self._entries.read_disk, row.id, cut.noted)
-            entries = self._entries.build(cut.noted, brought.contents, disk)
+            noted = [one for one in cut.noted if one.path not in brought.left_out]
+            entries = self._entries.build(noted, brought.contents, disk)
             more_objects, more_bytes = self._uploader.take_sent(row.id)
             recovery = "committed" if is_turn or row.recovery == "committed" else self._recovery
             body = Manifest(
@@ -243,6 +244,8 @@ class Committer:
                 self._databases.note_committed(database)
             turn = row.turn + is_turn
             self._note_commit(published, recovery=recovery, turn=turn)
+            if brought.left_out:
+                self._journal.update_session(row.id, changed=True)
             uploaded = sent_objects + more_objects + brought.stored
             report = Committed(
                 session=row.id,

@@ -50,7 +50,14 @@ def committer_of(
         authority=authority,
         noting=Noting(journal, uploader.files, exclusions),
         databases=Databases(journal, uploader.files, uploader.databases),
-        bringing=Bringing(journal, uploader, frozen, authority, flush_seconds=_FLUSH_SECONDS),
+        bringing=Bringing(
+            journal,
+            uploader,
+            frozen,
+            authority,
+            immutable=Exclusions(settings.immutable_globs),
+            flush_seconds=_FLUSH_SECONDS,
+        ),
         entries=Entries(journal, layout),
         check=ListingCheck(
             journal,

@@ -50,7 +50,7 @@ from sessionfs.stores.request_checks import check_key
 from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.journal_tree import Wanted
 from sessionfs.working_copy.known_content import KnownObject
-from sessionfs.working_copy.missing_files import MissingFiles
+from sessionfs.working_copy.reconciliation.missing_files import MissingFiles
 from sessionfs.working_copy.upload_journal import UploadJournal, Work
 
 NOT_OURS = "this host does not own the session now"

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 
+from sessionfs.model import keys
 from sessionfs.model.clock import Clock
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.uploads import schedule
 from sessionfs.replication.uploads.schedule import Blockers
+from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.upload_journal import UploadJournal, Work
 
 FAR_NS = 1 << 62
@@ -63,6 +65,7 @@ class Turns:
         self._is_hurried = is_hurried
         self._urgent = urgent
         self._may_change = may_change
+        self._immutable = Exclusions(settings.immutable_globs)
         self._rows: list[Work] = []
         self._is_stale = True
         self._was_full = False
@@ -216,9 +219,17 @@ class Turns:
         row = self._journal.work(key)
         return row if row is not None and row.state == "owed" and not row.held else None
 
+    def _is_closed_for_good(self, key: str) -> bool:
+        """Whether a file is one that never changes once it is closed, and is closed: there is nothing to wait for."""
+        live = keys.parse_live_key(key)
+        if live is None or not live.path or not self._immutable.match(live.path):
+            return False
+        wanted = self._journal.wanted(key)
+        return wanted is not None and wanted.node.writers == 0
+
     def _due_in_seconds(self, row: Work, *, hurried: bool) -> float:
         now_ns = self._clock.wall_ns()
-        if hurried:
+        if hurried or self._is_closed_for_good(row.key):
             return (row.not_before_ns - now_ns) / _NANOSECONDS
         known = self._journal.object(row.key)
         due_ns = schedule.due_ns(row, known.size_bytes if known else 0, self._settings, now_ns)

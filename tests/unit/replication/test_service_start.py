@@ -26,7 +26,7 @@ from sessionfs.stores.base import IfAbsent, ObjectMetadata
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.working_copy.intent_log import IntentLog
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
-from sessionfs.working_copy.reconcile import Reconciliation
+from sessionfs.working_copy.reconciliation.reconcile import Reconciliation
 from tests.unit.replication.copying_freezer import CopyingFreezer
 
 SETTINGS = ReplicationSettings(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sessionfs.formats.intent_records import Operation
 from sessionfs.working_copy.known_content import KnownObject
-from sessionfs.working_copy.reconcile import Findings, Reconciliation
+from sessionfs.working_copy.reconciliation.reconcile import Findings, Reconciliation
 
 from .test_record_application import Host, host
 

@@ -32,6 +32,10 @@ from sessionfs.working_copy.layout import StateLayout
 from tests.unit.replication.copying_freezer import CopyingFreezer
 from tests.unit.replication.uploads.tree_world import FAST, SESSION, World
 
+Tree = dict[bytes, bytes | None]
+SLOW = msgspec.structs.replace(FAST, upload_delay_seconds=30.0, max_upload_delay_seconds=30.0)
+"""Nothing is uploaded before a commit asks for it."""
+
 
 def _nothing() -> None:
     """Nothing happens."""
@@ -52,13 +56,15 @@ class Owner:
     lost: list[str] = field(default_factory=list)
 
     def epoch(self, session: str) -> int:
+        assert session == SESSION
         return self.current
 
     def may_change(self, session: str) -> bool:
+        assert session == SESSION
         return self.is_permitted
 
     def lose(self, session: str, *, holder: str, reason: str) -> None:
-        self.lost.append(reason)
+        self.lost.append(f"{session} {holder}: {reason}")
 
 
 class ContentTokenStore(MemoryStore):
@@ -117,7 +123,8 @@ class Freezer(CopyingFreezer):
         after_barrier: Called once the cut is taken.
         behind: So many barriers find that the log must be read further first.
         lost: Paths whose bytes of the cut cannot be had.
-        moved: Called when a kept file's place is asked for, with the number of the question; it may change the place.
+        asked: How often the place of kept bytes was asked for.
+        on_question: Called then, with the number of the question: it may change the place.
     """
 
     def __init__(self, layout: StateLayout, log: DirectLog) -> None:
@@ -128,6 +135,8 @@ class Freezer(CopyingFreezer):
         self.lost: set[bytes] = set()
         self.asked = 0
         self.on_question: Callable[[int], None] = _no_question
+        self._commit = ""
+        self._numbers: dict[bytes, int] = {}
         self._lost: set[int] = set()
 
     async def barrier(self, request: Barrier) -> BarrierHeld:
@@ -136,7 +145,9 @@ class Freezer(CopyingFreezer):
             self.barriers += 1
             return BarrierHeld(self._log.position, [], 0.001, is_behind=True)
         held = await super().barrier(request)
-        self._lost = {number for number, path in request.paths.items() if path in self.lost}
+        self._commit = request.commit
+        self._numbers = {path: number for number, path in request.paths.items()}
+        self._lost = {number for path, number in self._numbers.items() if path in self.lost}
         self._log.waiting = self.after_barrier
         sessions = os.path.join(os.fsencode(self._layout.sessions), request.session.encode())
         described = [
@@ -152,13 +163,11 @@ class Freezer(CopyingFreezer):
             return FrozenAt(is_lost=True)
         return await super().frozen_image(request)
 
-    def stage(self, commit_path: bytes, number: int, body: bytes) -> None:
-        """Keep bytes now that were in the file itself until now."""
-        (commit,) = {request for request, _ in self._staged} or {"late"}
-        name = f"frozen-{commit}-{number}"
+    def stage(self, path: bytes, body: bytes) -> None:
+        """Keep bytes of the cut that were in the file itself until now: it is about to be rewritten."""
+        name = f"frozen-late-{self._numbers[path]}"
         Path(self._layout.staging, name).write_bytes(body)
-        self._staged[commit, number] = name
-        self.in_place.discard(commit_path)
+        self._staged[self._commit, self._numbers[path]] = name
 
     def kept(self) -> list[str]:
         """Names of what is kept now."""
@@ -172,7 +181,7 @@ def _no_question(_number: int) -> None:
 def _xattrs(path: bytes) -> dict[bytes, bytes]:
     if os.path.islink(path):
         return {}
-    shown = [name for name in os.listxattr(path) if name.startswith("user.")]
+    shown = [name for name in os.listxattr(path) if name.startswith("user.") and ".sessionfs." not in name]
     return {os.fsencode(name): os.getxattr(path, name) for name in shown}
 
 

@@ -253,7 +253,7 @@ class Host:
         os.utime(staged, ns=(fetched.entry.mtime_ns, fetched.entry.mtime_ns))
         os.rename(staged, where)
         for session, path in self.journal.paths_of(number):
-            if not self.is_on_disk(path):
+            if not self.is_on_disk(path, session):
                 os.link(where, self.disk(path, session))
 
     # --- the uploader
@@ -376,9 +376,9 @@ class Host:
         """Rewrite a file of the working copy in place."""
         Path(os.fsdecode(self.disk(path))).write_bytes(body)
 
-    def is_on_disk(self, path: bytes = b"") -> bool:
+    def is_on_disk(self, path: bytes = b"", session: str = SESSION) -> bool:
         """Whether the working copy has a path."""
-        return os.path.lexists(self.disk(path))
+        return os.path.lexists(self.disk(path, session))
 
     def staged(self) -> list[str]:
         """Names in staging."""

@@ -19,7 +19,7 @@ from sessionfs.model import keys
 from sessionfs.model.errors import CorruptDataError, OwnershipLostError, UnavailableError
 from sessionfs.replication.hydration.takeover import generation_sources, tail
 from sessionfs.replication.uploader import Uploader
-from sessionfs.replication.uploads.authority import SoleWriter
+from sessionfs.replication.uploads.authority import Authority
 from sessionfs.stores.base import ByteRange, ObjectBody, ObjectMetadata, ObjectStore, Token, Unconditional
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.testing.faulty_store import FailBefore, FaultyStore, Interfere
@@ -61,11 +61,12 @@ def claim(host: Host, manifest: Manifest | None, epoch: int = 9) -> Claimed:
     return Claimed(epoch, manifest, token)
 
 
-async def upload(host: Host) -> None:
+async def upload(host: Host, authority: Authority | None = None) -> None:
     """Let the real uploader bring everything away."""
     uploader = Uploader(
         host.journal, host.store, host.layout, host.settings, host.clock, host.exclusions,
         image_gate=None, mount_point="", raise_event=lambda name, fields: host.events.append((name, fields)),
+        authority=authority,
     )  # fmt: skip
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -539,7 +540,3 @@ async def test_a_file_that_a_program_changed_meanwhile_is_the_uploaders(
     await upload(host)
     assert live(store)["over"] == b"ours"
     assert kept_aside(store)["over"] == b"uncommitted"
-
-
-def test_the_uploader_of_these_tests_owns_everything() -> None:
-    assert SoleWriter().may_change(SESSION)

@@ -16,7 +16,7 @@ from sessionfs.model.errors import CorruptDataError
 from sessionfs.model.names import SessionId
 from sessionfs.replication.hydrator import Hydrator
 from sessionfs.testing.faulty_store import FaultyStore
-from sessionfs.working_copy.reconcile import Reconciliation
+from sessionfs.working_copy.reconciliation.reconcile import Reconciliation
 
 from .hosts import PREFIX, SESSION, Host, body_of, put
 from .named_bytes import commit, kept_aside, put_named, put_raw

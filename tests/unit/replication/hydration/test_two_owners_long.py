@@ -1,4 +1,4 @@
-"""One host writes, uploads and commits, and dies; another takes over. Whatever the first did: every generation still reads byte for byte."""
+"""One host writes, uploads and commits, and dies; another takes over and does the same, then a third. Every generation still reads byte for byte."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from sessionfs.formats import manifest as manifests
 from sessionfs.model import keys
 from sessionfs.replication.hydration.takeover.tail import LOG_GLOBS
+from sessionfs.replication.uploads.authority import SoleWriter
 from sessionfs.stores.base import ObjectMetadata, Unconditional
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.working_copy.exclusions import Exclusions
@@ -28,15 +29,37 @@ Tree = dict[bytes, bytes | None]
 NAMES = (b"a", b"b.log", b"d/c", b"d/e.jsonl")
 
 
-class Writer:
-    """The first owner, doing anything."""
+class Owner(SoleWriter):
+    """An owner of some epoch."""
 
-    def __init__(self, directory: Path, store: MemoryStore, seed: int, *, recovery: str) -> None:
-        settings = msgspec.structs.replace(FAST, recovery=recovery)
-        self.world = CommitWorld(directory, settings=settings, store=store)
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def epoch(self, session: str) -> int:  # noqa: ARG002 - the same for all
+        return self._epoch
+
+
+class Writer:
+    """An owner, doing anything."""
+
+    def __init__(self, world: CommitWorld, seed: int, trees: dict[int, Tree]) -> None:
+        self.world = world
         self.random = random.Random(seed)
-        self.trees: dict[int, Tree] = {}
-        self.world.make_directory(b"d")
+        self.trees = trees
+
+    async def work(self) -> None:
+        """Write, upload and commit; then only write and upload, and die."""
+        for _ in range(25):
+            await self.act()
+        await self.commit()
+        for _ in range(5):
+            self.change()
+            if self.random.random() < 0.5:
+                await self.world.settle()
+
+    async def commit(self) -> None:
+        report = await self.world.commit(is_turn=self.random.random() < 0.3)
+        self.trees[report.generation] = self.world.tree()
 
     def _has(self, name: bytes) -> bool:
         return os.path.lexists(self.world.path(name))
@@ -46,8 +69,7 @@ class Writer:
             case 0:
                 await self.world.settle()
             case 1:
-                report = await self.world.commit(is_turn=self.random.random() < 0.3)
-                self.trees[report.generation] = self.world.tree()
+                await self.commit()
             case _:
                 self.change()
 
@@ -69,16 +91,15 @@ class Writer:
         return self.random.randbytes(self.random.choice((3, 300, 3000)))
 
 
-def claimed(host: Host) -> Claimed:
+def claimed(host: Host, epoch: int) -> Claimed:
     """What ownership does: the fence, and the journal's row."""
     key = keys.manifest_key(SESSION)
-    fenced = replace(manifests.decode(read(host.bucket, key), key), epoch=9, holder="taker")
+    fenced = replace(manifests.decode(read(host.bucket, key), key), epoch=epoch, holder="taker")
     raw, encoding = manifests.encode(fenced)
-    token = host.bucket.put(
-        key, raw, condition=Unconditional(), metadata=ObjectMetadata(content_encoding=encoding)
-    )
-    host.journal.update_session(SESSION, owner_state="held", epoch=9)
-    return Claimed(9, fenced, token)
+    metadata = ObjectMetadata(content_encoding=encoding)
+    token = host.bucket.put(key, raw, condition=Unconditional(), metadata=metadata)
+    host.journal.update_session(SESSION, owner_state="held", epoch=epoch)
+    return Claimed(epoch, fenced, token)
 
 
 async def tree_of(host: Host, session: str) -> Tree:
@@ -112,32 +133,18 @@ def is_grown_log(path: bytes, now: bytes | None, named: bytes | None) -> bool:
     return is_log and now is not None and named is not None and now.startswith(named)
 
 
-@pytest.mark.parametrize("recovery", ["committed", "live"])
-@pytest.mark.parametrize("seed", range(12, 160))
-async def test_whatever_the_first_owner_did_the_second_has_the_whole_truth(
-    tmp_path: Path, seed: int, recovery: str
-) -> None:
-    store = MemoryStore()
-    writer = Writer(tmp_path / "a", store, seed, recovery=recovery)
-    for _ in range(30):
-        await writer.act()
-    report = await writer.world.commit()
-    writer.trees[report.generation] = writer.world.tree()
-    for _ in range(5):
-        writer.change()
-        if writer.random.random() < 0.5:
-            await writer.world.settle()
-    newest = max(writer.trees)
-    tail, named = live_of(store), writer.trees[newest]
-    host = Host(tmp_path / "b", store)
+async def take_over(directory: Path, store: MemoryStore, trees: dict[int, Tree], epoch: int) -> None:
+    """Open, claim and catch up, and compare everything with what was committed and what was uploaded."""
+    tail, named = live_of(store), trees[max(trees)]
+    host = Host(directory / "state", store)
     await host.hydrator.open_session(SESSION)
     key = keys.manifest_key(SESSION)
     is_exact = manifests.decode(read(store, key), key).recovery == "committed"
     if is_exact:
         assert await tree_of(host, SESSION) == named
-    await host.hydrator.catch_up(SESSION, claimed(host))
-    await upload(host)
-    after = live_of(store); print("TAIL", recovery, is_exact, len(writer.trees), len([p for p in set(tail)|set(named) if tail.get(p,0)!=named.get(p,0)]), after==named)
+    await host.hydrator.catch_up(SESSION, claimed(host, epoch))
+    await upload(host, Owner(epoch))
+    after = live_of(store)
     assert await tree_of(host, SESSION) == after
     if is_exact:
         assert after.keys() == named.keys()
@@ -146,7 +153,27 @@ async def test_whatever_the_first_owner_did_the_second_has_the_whole_truth(
     else:
         assert after == tail
     assert read_generation(store) == named
-    for generation, tree in writer.trees.items():
+    for generation, tree in trees.items():
         await host.hydrator.open_session(f"{SESSION}%g{generation}")
         assert await tree_of(host, f"{SESSION}%g{generation}") == tree, generation
+    host.hydrator.forget_read_only_trees()
+    await host.materialise(SESSION)
     host.journal.close()
+
+
+@pytest.mark.parametrize("recovery", ["committed", "live"])
+@pytest.mark.parametrize("seed", range(12, 150))
+async def test_whatever_one_owner_did_the_next_has_the_whole_truth(
+    tmp_path: Path, seed: int, recovery: str
+) -> None:
+    store, trees = MemoryStore(), dict[int, Tree]()
+    settings = msgspec.structs.replace(FAST, recovery=recovery)
+    for epoch in (1, 2, 3):
+        directory = tmp_path / str(epoch)
+        if epoch > 1:
+            await take_over(directory, store, trees, epoch)
+        world = CommitWorld(directory, settings=settings, store=store, authority=Owner(epoch))
+        if epoch == 1:
+            world.make_directory(b"d")
+        await Writer(world, seed * 10 + epoch, trees).work()
+    await take_over(tmp_path / "last", store, trees, 4)

@@ -25,8 +25,8 @@ from sessionfs.model.errors import InvalidSessionIdError
 from sessionfs.model.names import SessionId
 from sessionfs.working_copy.journal_tree import Node
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
-from sessionfs.working_copy.missing_files import MissingFiles
 from sessionfs.working_copy.open_below import list_directory
+from sessionfs.working_copy.reconciliation.missing_files import MissingFiles
 from sessionfs.working_copy.upload_journal import UploadJournal
 
 
