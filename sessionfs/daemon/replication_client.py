@@ -26,7 +26,8 @@ from sessionfs.formats.commit_messages import (
     GenerationNumbers,
     ListGenerations,
 )
-from sessionfs.formats.link_message import Message, SessionRefreshed
+from sessionfs.formats.fetch_messages import BlockFetched, BlocksFinished, FetchBlock, FinishBlocks
+from sessionfs.formats.link_message import Entry, Message, SessionRefreshed
 from sessionfs.formats.link_messages import (
     AnyMessage,
     Children,
@@ -108,7 +109,9 @@ class ReplicationClient:
             trouble: Why, for status and errors.
         """
         self._link = None
-        self._attached = trio.Event()
+        if self._attached.is_set():
+            # Whoever waits already waits for this very event.
+            self._attached = trio.Event()
         self.trouble = trouble
 
     def discard(self, reply: AnyMessage) -> None:
@@ -157,6 +160,16 @@ class ReplicationClient:
     async def fetch(self, number: int) -> Fetched:
         """Bring a remote file's verified bytes into staging."""
         return await self.ask(Fetch(number, self._log.position), Fetched, transfer=_bytes_come())
+
+    async def fetch_block(self, number: int, block: int, partial: str, sha256: str) -> None:
+        """Write one verified block of a content into a file in staging."""
+        request = FetchBlock(number, block, partial, sha256, self._log.position)
+        await self.ask(request, BlockFetched, transfer=_bytes_come())
+
+    async def finish_blocks(self, number: int, partial: str, sha256: str) -> Entry:
+        """Bring a file in staging that has all its blocks to the disk, and say how it must look in the working copy."""
+        request = FinishBlocks(number, partial, sha256, self._log.position)
+        return (await self.ask(request, BlocksFinished)).entry
 
     async def flush(self, number: int) -> None:
         """Return when the file's bytes (a directory: its own entries) are in the bucket."""

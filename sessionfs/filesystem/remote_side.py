@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from sessionfs.formats.commit_messages import Committed
-from sessionfs.formats.link_message import SessionRefreshed
+from sessionfs.formats.link_message import Entry, SessionRefreshed
 from sessionfs.formats.link_messages import (
     Children,
     Description,
@@ -36,6 +36,27 @@ class RemoteSide(Protocol):
 
     async def fetch(self, number: int) -> Fetched:
         """Bring a remote file's verified bytes into staging."""
+
+    async def fetch_block(self, number: int, block: int, partial: str, sha256: str) -> None:
+        """Write one verified block of a content into a file in staging.
+
+        Args:
+            number: The file whose content it is.
+            block: Which, from 0.
+            partial: Name below staging of a file that is as long as the content.
+            sha256: Of the whole content.
+
+        Raises:
+            ObjectNotFoundError: The content is nowhere any more, and the file has another, or is gone.
+            CorruptDataError: No object has this block as its sum says.
+        """
+
+    async def finish_blocks(self, number: int, partial: str, sha256: str) -> Entry:
+        """Bring a file in staging that has all its blocks to the disk, and say how it must look in the working copy.
+
+        Raises:
+            ObjectNotFoundError: The file has another content by now, or is gone.
+        """
 
     async def flush(self, number: int) -> None:
         """Return when the file's bytes (a directory: its own entries) are in the bucket."""

@@ -119,12 +119,15 @@ class SessionsRoot:
         self.sessions[name] = session
 
     async def _asked(self, name: bytes) -> Session | None:
-        """Ask the replication process for a session and make its root; None when there is none."""
+        """Ask the replication process for a session and make its root; None when there is none.
+
+        One that an earlier mount left on this disk is compared with the bucket before anything of it is shown.
+        """
         found = await self._volume.remote.open_session(name.decode())
         here = self.sessions.get(name)
         if (here is not None and here.number) or not found.exists or found.root is None:
             return None
-        self._places.make(name, found.root)
+        is_fresh = self._places.make(name, found.root)
         now = self._volume.clock.elapsed_seconds()
         session = self._hidden.get(name)
         if session is None or session.number != found.root.number:
@@ -134,7 +137,9 @@ class SessionsRoot:
             )  # fmt: skip
             if self._volume.settings.eager:
                 self._hidden[name] = session
-        return session
+            if session.foreign and not session.read_only and not is_fresh:
+                await self._loading.compare(session)
+        return session if session.number else None
 
     async def session(self, identifier: str) -> Session:
         """Give a session by its id, asking for it at first use.

@@ -24,6 +24,7 @@ class Entry(msgspec.Struct, frozen=True):
         nlink: Number of names.
         target: A symlink's text.
         xattrs: Extended attributes to set when it is made in the working copy.
+        blocks_of: Sha256 of a content that may come block by block, because the sums of its blocks are known; "" for what comes whole.
     """
 
     name: bytes
@@ -37,6 +38,7 @@ class Entry(msgspec.Struct, frozen=True):
     nlink: int = 1
     target: bytes = b""
     xattrs: dict[bytes, bytes] = {}
+    blocks_of: str = ""
 
 
 class SessionRefreshed(Message, frozen=True):

@@ -22,6 +22,7 @@ from sessionfs.formats.commit_messages import (
     ListGenerations,
     Thaw,
 )
+from sessionfs.formats.fetch_messages import BlockFetched, BlocksFinished, FetchBlock, FinishBlocks
 from sessionfs.formats.link_message import Entry, Message, SessionRefreshed
 from sessionfs.formats.ownership_messages import Claim, Claimed, Release, ReleaseAll, SessionState
 from sessionfs.model import errors
@@ -371,6 +372,7 @@ class Evict(Message, frozen=True):
         mtime_ns: As confirmed.
         ctime_ns: As confirmed.
         path: Its path, session first: the daemon does not know every file by its number.
+        blocks_of: As in `Entry`.
     """
 
     number: int
@@ -378,6 +380,7 @@ class Evict(Message, frozen=True):
     mtime_ns: int
     ctime_ns: int
     path: bytes = b""
+    blocks_of: str = ""
 
 
 class Evicted(Message, frozen=True):
@@ -413,11 +416,11 @@ class Failure(Message, frozen=True):
 
 AnyMessage = (
     OpenSession | SessionFound | ListSessions | SessionNames | ListChildren | Children | RefreshSession
-    | SessionRefreshed | Claim | Claimed | Release | ReleaseAll | SessionState | Fetch | Fetched | Flush | Describe
-    | Description | LogGrew | GetStatus | Status | Drain | Drained | CommitAll | Commit | Committed | ListGenerations
-    | GenerationNumbers | Retry | ListConflicts | ConflictList | ResolveConflict | ListEvents | EventList | Stop | Done
-    | BeginImage | EndImage | ImageGrant | Barrier | BarrierHeld | FrozenImage | FrozenAt | Thaw | Evict | Evicted
-    | LogConsumed | Failure
+    | SessionRefreshed | Claim | Claimed | Release | ReleaseAll | SessionState | Fetch | Fetched | FetchBlock
+    | BlockFetched | FinishBlocks | BlocksFinished | Flush | Describe | Description | LogGrew | GetStatus | Status | Drain
+    | Drained | CommitAll | Commit | Committed | ListGenerations | GenerationNumbers | Retry | ListConflicts | ConflictList
+    | ResolveConflict | ListEvents | EventList | Stop | Done | BeginImage | EndImage | ImageGrant | Barrier | BarrierHeld
+    | FrozenImage | FrozenAt | Thaw | Evict | Evicted | LogConsumed | Failure
 )  # fmt: skip
 
 

@@ -260,7 +260,16 @@ class Evictor:
                 return False
             # While the bytes are not here, the journal alone knows them.
             self._journal.update_node(candidate.number, xattrs=extended_attributes.pack(xattrs))
-            return await self._daemon.evict(Evict(candidate.number, *candidate.identity, path=candidate.path))
+            sha256 = candidate.known.sha256
+            by_blocks = self._journal.can_come_by_blocks(sha256, candidate.known.size_bytes)
+            return await self._daemon.evict(
+                Evict(
+                    candidate.number,
+                    *candidate.identity,
+                    path=candidate.path,
+                    blocks_of=sha256 if by_blocks else "",
+                )
+            )
         finally:
             self._uploader.release(key)
 

@@ -32,6 +32,7 @@ from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.hydration.comparison import Comparison, Differences, is_ours
 from sessionfs.replication.hydration.exact_comparison import ExactComparison
 from sessionfs.replication.hydration.exact_trees import generation_of
+from sessionfs.replication.hydration.fetches.block_fetch import BlockFetch
 from sessionfs.replication.hydration.fetches.content_fetch import ContentFetcher
 from sessionfs.replication.hydration.fetches.damage import Damage
 from sessionfs.replication.hydration.fetches.fetching import ObjectFetcher
@@ -87,6 +88,9 @@ class Hydrator:
         raise_event: Told of conflicts, corrupt objects and keys that cannot be shown.
         listing_seconds: How old a list of sessions may be.
         set_aside: Puts what a session owes aside when its journal was lost and another host owned it since.
+
+    Attributes:
+        blocks: Brings large files block by block.
     """
 
     def __init__(
@@ -132,9 +136,10 @@ class Hydrator:
             content=content,
             comparison=comparison,
             exact=exact,
-            read_only=self._trees.fetch,
+            read_only=self._trees,
             raise_event=raise_event,
         )
+        self.blocks = BlockFetch(journal, store, layout, files=self._files, content=content)
         sources = GenerationSources(journal, store, layout, clock, content)
         tail = Tail(
             journal, store, clock, self._reader, exact=exact, sources=sources, raise_event=raise_event

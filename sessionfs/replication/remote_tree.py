@@ -209,7 +209,8 @@ class RemoteTreeReader:
         )
         provenance = object_metadata.decode_provenance(user)
         same = previous is not None and (
-            previous.token == found.token
+            (is_directory and previous.type == "directory")
+            or previous.token == found.token
             or (provenance.sha256 != "" and previous.sha256 == provenance.sha256)
         )
         entry = RemoteEntry(

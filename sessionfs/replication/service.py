@@ -390,22 +390,21 @@ class ReplicationService:
         await self._log.catch_up(message.log_position)
         row = self._journal.session(message.session)
         found = await self._hydrator.open_session(message.session)
-        if found.exists and row is not None and row.known and message.session not in self._refreshed:
-            found = await self._refresh_at_first_use(message.session, found, message.patience_seconds)
+        is_first = row is not None and row.known and message.session not in self._refreshed
+        if found.exists and is_first and not found.foreign:
+            # Of a foreign session the daemon asks for the news itself: it must hear what is old on its disk.
+            await self._refresh_at_first_use(message.session, message.patience_seconds)
         self._refreshed.add(message.session)
         owned = not found.read_only and self._control.is_open(message.session)
         return msgspec.structs.replace(found, owned=owned)
 
-    async def _refresh_at_first_use(
-        self, session: str, found: messages.SessionFound, patience_seconds: float
-    ) -> messages.SessionFound:
-        """Another host may have written since this one last looked; without an answer the journal's is given."""
+    async def _refresh_at_first_use(self, session: str, patience_seconds: float) -> None:
+        """Another tool may have written since this host last looked; without an answer the journal's is given."""
         try:
             with trio.move_on_after(patience_seconds):
                 await self._hydrator.refresh_session(session)
         except (UnavailableError, NotFoundError) as problem:
             _log.warning("session not compared with the bucket", session=session, problem=str(problem))
-        return await self._hydrator.open_session(session) if found.foreign else found
 
     async def _list_sessions(self, _message: messages.ListSessions) -> AnyMessage:
         return messages.SessionNames(await self._hydrator.list_sessions())

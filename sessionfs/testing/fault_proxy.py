@@ -60,7 +60,20 @@ class TruncateBody:
     after_bytes: int
 
 
-Fault = DropRequest | DropResponse | Reply | DelayResponse | TruncateBody
+@dataclass(frozen=True, slots=True)
+class HoldRequest:
+    """The server sees the request late: when the event is set, whatever became of the client; as of a machine that was paused.
+
+    Attributes:
+        held: Set by the proxy once it has the whole request.
+        until: Set by the test.
+    """
+
+    held: threading.Event = field(default_factory=threading.Event)
+    until: threading.Event = field(default_factory=threading.Event)
+
+
+Fault = DropRequest | DropResponse | Reply | DelayResponse | TruncateBody | HoldRequest
 
 
 @dataclass(slots=True)
@@ -220,6 +233,9 @@ class FaultProxy:
                 fault = self._count_and_choose(request)
                 if isinstance(fault, DropRequest):
                     return
+                if isinstance(fault, HoldRequest):
+                    fault.held.set()
+                    fault.until.wait(_TIMEOUT_SECONDS)
                 answer = None
                 if not isinstance(fault, Reply) or fault.forward:
                     if server is None:

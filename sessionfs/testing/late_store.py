@@ -158,9 +158,7 @@ class LateStore(ObjectStore):
 
     def get(self, key: str, *, byte_range: ByteRange | None, expected: Token | None) -> ObjectBody:
         """Get."""
-        return self._read(
-            "get", key, lambda: self.inner.get(key, byte_range=byte_range, expected=expected)
-        )
+        return self._read("get", key, lambda: self.inner.get(key, byte_range=byte_range, expected=expected))
 
     def head(self, key: str) -> ObjectStat:
         """Head."""

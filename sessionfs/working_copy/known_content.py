@@ -6,8 +6,13 @@ anything else takes the key it is copied aside (``replication/uploads/aside/keep
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass
 
+import msgspec
+
+from sessionfs.formats.link_message import Entry
+from sessionfs.formats.manifest import BLOCK_BYTES
 from sessionfs.working_copy.journal_tree import JournalTree
 
 _OBJECT = "key, number, token, write_id, sha256, size, mode, uid, gid, mtime_ns, lineage, epoch"
@@ -217,6 +222,22 @@ class KnownContent(JournalTree):
         row = self._database.execute("SELECT hashes FROM blocks WHERE sha256 = ?", (sha256,)).fetchone()
         raw: bytes = row[0] if row else b""
         return tuple(raw[at : at + 32].hex() for at in range(0, len(raw), 32))
+
+    def can_come_by_blocks(self, sha256: str, size_bytes: int) -> bool:
+        """Whether every block of a content verifies alone."""
+        if size_bytes <= BLOCK_BYTES or not sha256:
+            return False
+        return len(self.blocks(sha256)) == -(-size_bytes // BLOCK_BYTES)
+
+    def entry(self, name: bytes, number: int) -> Entry | None:
+        """As `JournalTree.entry`, with what may come block by block."""
+        entry = super().entry(name, number)
+        if entry is None or entry.size_bytes <= BLOCK_BYTES or not stat.S_ISREG(entry.mode):
+            return entry
+        node = self.node(number)
+        if node is None or not self.can_come_by_blocks(node.sha256, entry.size_bytes):
+            return entry
+        return msgspec.structs.replace(entry, blocks_of=node.sha256)
 
     def put_blocks(self, sha256: str, hashes: tuple[str, ...]) -> None:
         """Record the sums of the blocks of a content."""

@@ -145,8 +145,9 @@ class Host:
 
     def stop(self) -> None:
         """Let every process of this host stand still, as a machine that is paused; nothing may touch its mount meanwhile."""
-        for pid in self.remember_pids():
-            os.kill(pid, signal.SIGSTOP)
+        for pid in self._pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
         """Let them run again."""

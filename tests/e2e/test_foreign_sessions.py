@@ -117,6 +117,7 @@ def test_a_reader_that_starts_to_write_keeps_what_it_wrote(pair: tuple[Path, Pat
     (session / "other").write_text("theirs")
     host.wait_until_clean()
     wait_until(lambda: (there / "other").stat().st_size >= 0, LAG_SECONDS)
+    host.run("release", str(session))
     with (there / "other").open("a") as file:
         file.write(" and ours")
     reading.close()

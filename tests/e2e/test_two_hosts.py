@@ -49,9 +49,9 @@ def changes(session: Path) -> dict[str, Callable[[], object]]:
         "append": lambda: (session / "f").open("a"),
         "create": lambda: (session / "new").write_text("new"),
         "truncate": lambda: os.truncate(session / "f", 0),
-        "mkdir": lambda: (session / "e").mkdir(),
-        "rmdir": lambda: (session / "empty").rmdir(),
-        "unlink": lambda: (session / "f").unlink(),
+        "mkdir": (session / "e").mkdir,
+        "rmdir": (session / "empty").rmdir,
+        "unlink": (session / "f").unlink,
         "rename": lambda: (session / "f").rename(session / "g"),
         "link": lambda: os.link(session / "f", session / "g"),
         "symlink": lambda: (session / "l").symlink_to("f"),
@@ -186,3 +186,16 @@ def test_of_a_state_directory_and_its_copy_exactly_one_owns(
         assert bucket.read(conflict["key"]) == b"written before the machine was copied"
     epochs = {int(bucket.metadata(key)["sessionfs-epoch"]) for key in bucket.listed("sessions/s/")}
     assert max(epochs) == record(bucket)["epoch"]
+
+
+def test_a_host_that_comes_back_shows_nothing_old(pair: tuple[Host, Host]) -> None:
+    first, second = pair
+    session, there = first.directory / "s", second.directory / "s"
+    first.umount()
+    (there / "f").write_text("of the second")
+    (there / "d" / "new").write_text("new")
+    (there / "empty").rmdir()
+    second.wait_until_clean()
+    first.mount()
+    assert (session / "f").read_text() == "of the second"
+    assert differences(tree(there), tree(session)) == []

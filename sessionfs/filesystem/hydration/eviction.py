@@ -68,7 +68,7 @@ class Eviction:
             return False
         if status.st_nlink != len(node.places) or self._is_written(node):
             return False
-        self._loading.evict(node, status)
+        self._loading.evict(node, status, blocks_of=message.blocks_of)
         return True
 
     def _is_written(self, node: Node) -> bool:

@@ -22,8 +22,11 @@ class SessionPlaces:
         self._volume = volume
         self._table = volume.table
 
-    def make(self, name: bytes, root: Entry) -> None:
+    def make(self, name: bytes, root: Entry) -> bool:
         """Make the root directory of a session that the bucket describes, unless it is there.
+
+        Returns:
+            Whether it was not there.
 
         Raises:
             OSError: The disk refused.
@@ -32,12 +35,13 @@ class SessionPlaces:
         try:
             os.mkdir(name, 0o700, dir_fd=descriptor)
         except FileExistsError:
-            return
+            return False
         if self._volume.as_root:
             os.chown(name, root.uid, root.gid, dir_fd=descriptor)
         os.chmod(name, stat.S_IMODE(root.mode), dir_fd=descriptor)
         os.utime(name, ns=(root.mtime_ns, root.mtime_ns), dir_fd=descriptor)
         self._volume.note(Operation.MATERIALISED, root.number)
+        return True
 
     def directory(self, session: Session) -> Node:
         """Give the inode of a session's root, making it known.

@@ -79,9 +79,11 @@ class Claims:
         That it is owned is told by the answer to a claim alone, with what changed meanwhile.
         """
         session.commit_problem = state.commit_problem
-        session.holder = state.holder
         if state.owned:
+            session.holder = ""
             return
+        # A notice that names nobody is about something else than the owner.
+        session.holder = state.holder or session.holder
         self._losses += 1
         if not session.owned:
             return

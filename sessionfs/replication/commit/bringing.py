@@ -9,19 +9,20 @@ the object, and from this moment it is copied aside before it goes. Else the byt
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import structlog
-import trio
 
 from sessionfs.formats.commit_messages import FrozenFile
-from sessionfs.model import names
-from sessionfs.model.errors import SessionFSError, UnavailableError
+from sessionfs.model import keys, names
+from sessionfs.model.errors import NotFoundError, PreconditionFailedError, SessionFSError, UnavailableError
 from sessionfs.model.names import SessionId
 from sessionfs.replication.commit.databases import DatabaseCut
 from sessionfs.replication.commit.entries import Content
 from sessionfs.replication.commit.frozen_bytes import FrozenBytes, Measured, MovingFileError
+from sessionfs.replication.commit.hashing import Hashing
+from sessionfs.replication.commit.held_keys import BusyError, HeldKey
 from sessionfs.replication.commit.noting import Noted
 from sessionfs.replication.hydration.fan_out import for_each
 from sessionfs.replication.uploader import Uploader
@@ -31,8 +32,6 @@ from sessionfs.working_copy.known_content import KnownObject, Prefix
 from sessionfs.working_copy.upload_journal import UploadJournal
 
 _CONCURRENT = 8
-_HOLD_TRIES = 40
-_HOLD_PAUSE_SECONDS = 0.025
 _log = structlog.get_logger("sessionfs.commit")
 
 
@@ -78,6 +77,7 @@ class Bringing:
         journal: What the bucket holds.
         uploader: Brings keys, and holds them.
         frozen: Bytes at the cut.
+        hashing: Hashes what other tools put there.
         authority: This host's epoch.
         immutable: Files that never change once they are closed.
         flush_seconds: How long the uploads of one commit may take without any progress.
@@ -90,6 +90,7 @@ class Bringing:
         frozen: FrozenBytes,
         authority: Authority,
         *,
+        hashing: Hashing,
         immutable: Exclusions,
         flush_seconds: float,
     ) -> None:
@@ -97,6 +98,7 @@ class Bringing:
         self._journal = journal
         self._uploader = uploader
         self._frozen = frozen
+        self._hashing = hashing
         self._authority = authority
         self._flush_seconds = flush_seconds
 
@@ -110,6 +112,55 @@ class Bringing:
             UnavailableError: The store does not answer.
         """
         return await self._uploader.flush_each(wanted, self._flush_seconds)
+
+    async def renew(
+        self, session: SessionId, noted: list[Noted], unsure: Collection[str], *, is_cold: bool
+    ) -> list[Noted]:
+        """Give what was noted with the tokens that its objects have now; after the bucket was compared, and before anything is published.
+
+        Args:
+            session: The session.
+            noted: Everything at the cut.
+            unsure: Keys that were not as the journal had them; their uploads have looked since.
+            is_cold: As for `locate`.
+
+        Raises:
+            UnavailableError: Somebody else replaced an object before its bytes could be copied aside: no generation can have them.
+        """
+        run = _Run(session, "", {}, Brought(), is_cold)
+        objects = {known.key: known for known in self._journal.objects_below(keys.session_prefix(session))}
+        renewed: list[Noted] = []
+        for one in noted:
+            known = one.known
+            now = objects.get(known.key) if known is not None else None
+            if known is None or (now is not None and now.token == known.token and known.key not in unsure):
+                renewed.append(one)
+            else:
+                token = await self._renew(run, one, known)
+                renewed.append(replace(one, known=replace(known, token=token)))
+        return renewed
+
+    async def _renew(self, run: _Run, one: Noted, known: KnownObject) -> str:
+        """Name what a key has, if it is another object with the same bytes; give its token."""
+        if not one.is_regular or not known.size_bytes or not known.sha256:
+            now = self._journal.object(known.key)
+            return now.token if now is not None else known.token
+        try:
+            async with self._held(known.key):
+                now = self._journal.object(known.key)
+                if now is not None and now.token != known.token and _has_same_bytes(now, known):
+                    await self._name_object(run, now)
+                    return now.token
+        except BusyError:
+            _log.debug("named object under way", key=known.key)
+        prefix = Prefix(known.sha256, known.size_bytes)
+        content = self._journal.object(keys.content_key(run.session, known.sha256))
+        if content is None and prefix not in self._journal.prefixes(known.key):
+            raise UnavailableError(
+                f"{run.session}/{names.display(one.path)} was changed by somebody else while it was committed",
+                remedy="commit again",
+            )
+        return known.token
 
     async def locate(
         self,
@@ -146,15 +197,15 @@ class Bringing:
                 _log.warning("blob left out", path=names.display(path.path), problem=str(problem))
                 run.brought.left_out.add(path.path)
 
-        owed = [path for path in noted if path.known is None and not path.node.is_directory]
+        owed = [path for path in noted if path.known is None]
         await for_each(owed, one, limit=_CONCURRENT)
         return run.brought
 
     async def _locate(self, run: _Run, one: Noted, database: DatabaseCut | None) -> None:
-        if stat.S_ISLNK(one.node.mode):
+        if stat.S_ISLNK(one.node.mode) or one.node.is_directory:
             known = self._journal.object(one.key) if one.key else None
             if known is not None:
-                # Its text is in the manifest; the object only tells its token.
+                # The manifest itself says what it is; the object only tells its token.
                 measured = Measured(known.size_bytes, known.sha256)
                 run.brought.contents[one.path] = Content(measured, known.token)
         elif one.key is None and one.node.present:
@@ -218,9 +269,11 @@ class Bringing:
             async with self._held(one.key):
                 known = self._journal.object(one.key)
                 if known is not None:
-                    self._journal.name_object(one.key)
-        except _BusyError:
-            raise UnavailableError(f"{shown} is being uploaded all the time", remedy="commit again") from None
+                    if known.size_bytes and not known.sha256:
+                        known = await self._hashing.hash_object(known)
+                    await self._name_object(run, known)
+        except (BusyError, NotFoundError, PreconditionFailedError):
+            raise UnavailableError(f"{shown} is being changed all the time", remedy="commit again") from None
         if known is None:
             work = self._journal.work(one.key)
             reason = work.reason if work is not None and work.reason else "it was not uploaded"
@@ -238,18 +291,26 @@ class Bringing:
                 if known is None or not known.sha256:
                     return None
                 if (known.sha256, known.size_bytes) == (measured.sha256, measured.size_bytes):
-                    self._journal.name_object(one.key)
-                    if known.size_bytes and (run.is_cold or self._journal.is_base(one.key, known.token)):
-                        await self._uploader.keeping.keep(known, self._journal.prefixes(one.key))
+                    await self._name_object(run, known)
                     return known.token
                 # What could not be uploaded now is older than the cut, and says nothing of it.
                 is_fresh = may_have_grown and one.key not in run.problems
                 if is_fresh and await self._begins(run.commit, one, known, measured):
-                    self._journal.name_prefix(one.key, Prefix(measured.sha256, measured.size_bytes))
+                    await self._name_object(run, known, Prefix(measured.sha256, measured.size_bytes))
                     return known.token
-        except _BusyError:
+        except BusyError:
             return None
         return None
+
+    async def _name_object(self, run: _Run, known: KnownObject, prefix: Prefix | None = None) -> None:
+        """Name an object, or its beginning; one that a request under way may still replace is copied aside first, else a failure would hide it."""
+        if known.size_bytes and (run.is_cold or self._journal.is_base(known.key, known.token)):
+            prefixes = self._journal.prefixes(known.key)
+            await self._uploader.keeping.keep(known, [*prefixes, prefix] if prefix else prefixes)
+        if prefix is None:
+            self._journal.name_object(known.key)
+        else:
+            self._journal.name_prefix(known.key, prefix)
 
     async def _begins(self, commit: str, one: Noted, known: KnownObject, measured: Measured) -> bool:
         """Whether an object begins with the bytes of the cut: it was taken from the file, to which programs only appended since."""
@@ -262,27 +323,9 @@ class Bringing:
             and await self._frozen.is_prefix_of_file(commit, one)
         )
 
-    def _held(self, key: str) -> _Held:
-        return _Held(self._uploader, key)
+    def _held(self, key: str) -> HeldKey:
+        return HeldKey(self._uploader, key)
 
 
-class _BusyError(Exception):
-    """A key is under way all the time."""
-
-
-class _Held:
-    """Keeps a key from being touched inside the block."""
-
-    def __init__(self, uploader: Uploader, key: str) -> None:
-        self._uploader = uploader
-        self._key = key
-
-    async def __aenter__(self) -> None:
-        for _ in range(_HOLD_TRIES):
-            if self._uploader.hold(self._key):
-                return
-            await trio.sleep(_HOLD_PAUSE_SECONDS)
-        raise _BusyError
-
-    async def __aexit__(self, *_: object) -> None:
-        self._uploader.release(self._key)
+def _has_same_bytes(now: KnownObject, known: KnownObject) -> bool:
+    return (now.sha256, now.size_bytes) == (known.sha256, known.size_bytes)

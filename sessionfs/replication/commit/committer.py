@@ -40,9 +40,11 @@ from sessionfs.model.names import SessionId
 from sessionfs.replication.commit.bringing import Bringing, Brought
 from sessionfs.replication.commit.databases import DatabaseCut, Databases
 from sessionfs.replication.commit.entries import Entries
+from sessionfs.replication.commit.hashing import Hashing
 from sessionfs.replication.commit.listing_check import ListingCheck
 from sessionfs.replication.commit.manifest_chain import EarlierCommitError, ManifestChain, Published
 from sessionfs.replication.commit.noting import Noted, Noting
+from sessionfs.replication.hydration.fan_out import for_each
 from sessionfs.replication.trio_store import TrioStore
 from sessionfs.replication.uploader import Uploader
 from sessionfs.replication.uploads.attempts import REMEMBERED_NS
@@ -55,6 +57,7 @@ from sessionfs.working_copy.upload_journal import UploadJournal
 
 _CHECKS = 3
 _PINS = 3
+_CONCURRENT_COPIES = 8
 _log = structlog.get_logger("sessionfs.commit")
 Fields = dict[str, str | int | float | bool]
 
@@ -116,6 +119,7 @@ class Committer:
         noting: Notes trees.
         databases: Pins and images databases.
         bringing: Brings cuts to the bucket.
+        hashing: Hashes what other tools put there.
         entries: Builds entries.
         check: Compares with a listing.
         chain: Writes manifests.
@@ -136,6 +140,7 @@ class Committer:
         noting: Noting,
         databases: Databases,
         bringing: Bringing,
+        hashing: Hashing,
         entries: Entries,
         check: ListingCheck,
         chain: ManifestChain,
@@ -152,6 +157,7 @@ class Committer:
         self._noting = noting
         self._databases = databases
         self._bringing = bringing
+        self._hashing = hashing
         self._entries = entries
         self._check = check
         self._chain = chain
@@ -336,9 +342,7 @@ class Committer:
                     versions[path] = work.version if work is not None else 0
             noted = self._noting.note(row, frozen)
             self._journal.forget_bases(now_ns - REMEMBERED_NS)
-            adopted = self._journal.endangered(
-                keys.session_prefix(row.id), epoch, all_of_them=self._is_cold(row.id)
-            )
+            adopted = self._endangered(row.id, epoch)
             self._journal.name_settled(keys.session_prefix(row.id))
             self._journal.update_session(row.id, changed=False)
             self._journal.set_meta(_pending(row.id), "1")
@@ -351,17 +355,23 @@ class Committer:
         session = cut.row.id
         await self._image_databases(cut)
         problems = dict(await self._bringing.flush(cut.wanted))
-        for key in cut.adopted:
-            await self._keep_adopted(key)
+        await self._keep_adopted(cut)
+        unsure: set[str] = set()
         for _ in range(_CHECKS):
-            wrong = await self._check.check(session)
-            if not wrong:
+            compared = await self._check.check(session)
+            unsure |= compared.unsure
+            if not compared.wrong:
                 break
-            problems |= await self._bringing.flush(wrong)
+            problems |= await self._bringing.flush(compared.wrong)
         else:
             raise UnavailableError(
                 f"somebody else keeps changing objects of session {session}", remedy="find who writes there"
             )
+        cut.noted = await self._hashing.hash_all(session, cut.noted)
+        unsure &= {one.known.key for one in cut.noted if one.known is not None}
+        if unsure:
+            problems |= await self._bringing.flush(unsure)
+        cut.noted = await self._bringing.renew(session, cut.noted, unsure, is_cold=self._is_cold(session))
         return await self._bringing.locate(
             session,
             commit,
@@ -392,10 +402,26 @@ class Committer:
         """Whether requests of another owner, who did not end, may still arrive: equal bytes may have equal tokens on his side."""
         return self._clock.wall_ns() < int(self._journal.meta(cold_until(session), "0"))
 
-    async def _keep_adopted(self, key: str) -> None:
-        known = self._journal.object(key)
-        if known is not None and known.size_bytes and not key.endswith("/"):
-            await self._uploader.keeping.keep(known, self._journal.prefixes(key))
+    def _endangered(self, session: SessionId, epoch: int) -> list[str]:
+        """Objects to copy aside before they are named; those of a commit that ended before it had copied them count as named, and are remembered."""
+        prefix = keys.session_prefix(session)
+        found = self._journal.endangered(prefix, epoch, all_of_them=self._is_cold(session))
+        left = self._journal.meta(_unkept(session))
+        if left:
+            found = sorted({*found, *msgspec.json.decode(left, type=list[str])})
+        if found:
+            self._journal.set_meta(_unkept(session), msgspec.json.encode(found).decode())
+        return found
+
+    async def _keep_adopted(self, cut: _Cut) -> None:
+        async def one(key: str) -> None:
+            known = self._journal.object(key)
+            if known is not None and known.size_bytes and not key.endswith("/"):
+                await self._uploader.keeping.keep(known, self._journal.prefixes(key))
+
+        await for_each(cut.adopted, one, limit=_CONCURRENT_COPIES)
+        if cut.adopted:
+            self._journal.set_meta(_unkept(cut.row.id), "")
 
     def _require_authority(self, session: SessionId) -> None:
         if not self._authority.may_change(session):
@@ -517,6 +543,10 @@ def cold_until(session: str) -> str:
 
 def _pending(session: str) -> str:
     return f"commit_pending:{session}"
+
+
+def _unkept(session: str) -> str:
+    return f"unkept:{session}"
 
 
 def _report_of(row: SessionRow, trigger: str) -> Committed:

@@ -9,6 +9,7 @@ from sessionfs.replication.commit.committer import Committer, Cutting, Freezer
 from sessionfs.replication.commit.databases import Databases
 from sessionfs.replication.commit.entries import Entries
 from sessionfs.replication.commit.frozen_bytes import FrozenBytes
+from sessionfs.replication.commit.hashing import Hashing
 from sessionfs.replication.commit.listing_check import ListingCheck
 from sessionfs.replication.commit.manifest_chain import ManifestChain
 from sessionfs.replication.commit.noting import Noting
@@ -39,6 +40,7 @@ def committer_of(
     raise_event: RaiseEvent,
 ) -> Committer:
     """Give a committer; for the arguments see `Committer` and its parts."""
+    hashing = Hashing(journal, store, layout, clock, uploader)
     frozen = FrozenBytes(journal, store, uploader.files, layout, clock, settings, freezer.frozen_image)
     return Committer(
         journal=journal,
@@ -55,9 +57,11 @@ def committer_of(
             uploader,
             frozen,
             authority,
+            hashing=hashing,
             immutable=Exclusions(settings.immutable_globs),
             flush_seconds=_FLUSH_SECONDS,
         ),
+        hashing=hashing,
         entries=Entries(journal, layout),
         check=ListingCheck(
             journal,

@@ -7,7 +7,7 @@ right, before the generation is committed. An object of a later owner ends this 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -24,6 +24,19 @@ from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.upload_journal import UploadJournal
 
 _log = structlog.get_logger("sessionfs.commit")
+
+
+@dataclass(slots=True)
+class Compared:
+    """What a comparison found.
+
+    Attributes:
+        wrong: Keys that must be uploaded again before the generation can name them.
+        unsure: Keys that were not as known and that the uploader has, or had meanwhile: it looks itself.
+    """
+
+    wrong: list[str] = field(default_factory=list)
+    unsure: set[str] = field(default_factory=set)
 
 
 class ListingCheck:
@@ -58,11 +71,8 @@ class ListingCheck:
         self._is_in_flight = is_in_flight
         self._raise_event = raise_event
 
-    async def check(self, session: SessionId) -> list[str]:
+    async def check(self, session: SessionId) -> Compared:
         """Compare, and let what is wrong be put right.
-
-        Returns:
-            Keys that must be uploaded again before the generation can name them.
 
         Raises:
             OwnershipLostError: A later owner has written.
@@ -72,16 +82,19 @@ class ListingCheck:
         before = {known.key: known for known in self._journal.objects_below(prefix)}
         found, _ = await self._store.list_all(prefix, whole_segments=False)
         listed = {one.key: one for one in found}
-        wrong: list[str] = []
+        compared = Compared()
         for key, known in before.items():
             there = listed.get(key)
-            same = there is not None and (there.token, there.size_bytes) == (known.token, known.size_bytes)
-            if not same and not self._is_busy(key, known) and await self._repair(session, key, known):
-                wrong.append(key)
+            if there is not None and (there.token, there.size_bytes) == (known.token, known.size_bytes):
+                continue
+            if self._is_busy(key, known):
+                compared.unsure.add(key)
+            elif await self._repair(session, key, known):
+                compared.wrong.append(key)
         for key in listed.keys() - before.keys():
             if not self._is_busy(key, None) and await self._meet_unknown(session, key):
-                wrong.append(key)  # noqa: PERF401 - each is awaited
-        return wrong
+                compared.wrong.append(key)
+        return compared
 
     def _is_busy(self, key: str, known: KnownObject | None) -> bool:
         """Whether the uploader has the key, or had it since the comparison began: then it has looked itself."""
@@ -119,6 +132,8 @@ class ListingCheck:
         if self._is_busy(key, known):
             return True
         with self._journal.transaction():
+            # What generations name of ours is not what somebody else's bytes begin with.
+            self._journal.forget_named(key)
             self._journal.put_object(now)
             self._mark(session, key, f"it was changed by {write_id_of(there)[:8] or 'another tool'}")
         return True

@@ -15,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from sessionfs.formats import extended_attributes
@@ -390,6 +390,15 @@ def is_ours(row: SessionRow) -> bool:
 def is_busy(journal: UploadJournal, key: str) -> bool:
     """Whether a key belongs to the uploader now."""
     return journal.work(key) is not None or bool(journal.attempts(key)) or bool(journal.related_work(key))
+
+
+def busy_test(journal: UploadJournal, session: str) -> Callable[[str], bool]:
+    """Give `is_busy` for many keys of a session at one moment: most sessions owe nothing when they are looked at."""
+    prefix = f"{keys.SESSIONS_PREFIX}{session}/"
+    sent = (*journal.attempted_keys(settled=False), *journal.attempted_keys(settled=True))
+    if not journal.session_work(session) and not any(key.startswith(prefix) for key, _ in sent):
+        return lambda _key: False
+    return lambda key: is_busy(journal, key)
 
 
 def require_epoch(session: SessionId, entries: Iterable[RemoteEntry], most_epoch: int) -> None:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sessionfs.formats import extended_attributes
 from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER
 from sessionfs.model import keys
 from sessionfs.model.names import SessionId
-from sessionfs.replication.hydration.comparison import Differences, is_busy
+from sessionfs.replication.hydration.comparison import Differences, busy_test
 from sessionfs.replication.hydration.exact_trees import live_key
 from sessionfs.replication.hydration.survey import RemoteEntry, RemoteTree
 from sessionfs.replication.hydration.tree_rows import TreeRows, known_object, shown_size
@@ -40,6 +40,7 @@ class _Pass:
     objects: dict[str, KnownObject]
     rows: TreeRows
     listed: Mapping[str, ObjectStat]
+    is_busy: Callable[[str], bool]
     found: Differences = field(default_factory=Differences)
 
 
@@ -102,6 +103,7 @@ class ExactComparison:
             {known.key: known for known in self._journal.objects_below(keys.session_prefix(row.id))},
             rows,
             listed or {},
+            busy_test(self._journal, row.id),
         )
         wanted = {entry.path: entry for entry in tree.entries}
         with self._journal.transaction():
@@ -116,11 +118,11 @@ class ExactComparison:
         """Whether a name came from the bucket, and is clean: what never left this host stays here."""
         key = live_key(work.session, path, is_directory=node.is_directory)
         came = key in work.objects or node.number >= FIRST_REMOTE_NUMBER
-        return path != b"" and came and not self._is_busy(work.session, path, node)
+        return path != b"" and came and not self._is_busy(work, path, node)
 
-    def _is_busy(self, session: SessionId, path: bytes, node: Node) -> bool:
-        key = keys.live_key(session, path, is_directory=node.is_directory)
-        return key is not None and is_busy(self._journal, key)
+    def _is_busy(self, work: _Pass, path: bytes, node: Node) -> bool:
+        key = keys.live_key(work.session, path, is_directory=node.is_directory)
+        return key is not None and work.is_busy(key)
 
     def _vanish(self, work: _Pass, path: bytes, node: Node) -> None:
         """Remove a name that the generation does not have."""
@@ -147,7 +149,7 @@ class ExactComparison:
     def _meet(self, work: _Pass, entry: RemoteEntry) -> None:
         node = work.here.get(entry.path)
         if node is not None and entry.path and stat.S_IFMT(node.mode) != stat.S_IFMT(entry.mode):
-            if self._is_busy(work.session, entry.path, node):
+            if self._is_busy(work, entry.path, node):
                 return
             self._vanish(work, entry.path, node)
             if self._journal.resolve(work.session, entry.path) is not None:
@@ -157,7 +159,7 @@ class ExactComparison:
             parent = work.rows.add(entry)
             if parent is not None:
                 work.found.directories.add(parent)
-        elif not self._is_busy(work.session, entry.path, node):
+        elif not self._is_busy(work, entry.path, node):
             self._change(work, entry, node)
 
     def _change(self, work: _Pass, entry: RemoteEntry, node: Node) -> None:

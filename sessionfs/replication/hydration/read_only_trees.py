@@ -151,11 +151,7 @@ class ReadOnlyTrees:
         """
         session, what, generation = _parsed(tree)
         if generation:
-            entry = (await self._entries(session, generation, tree)).get(path)
-            if entry is None:
-                blocks = self._journal.blocks(node.sha256)
-                entry = ManifestEntry(path, node.mode, node.size_bytes, node.sha256, blocks=blocks)
-            return await self._content.fetch(Named(session, generation, entry))
+            return await self._content.fetch(await self.named(tree, path, node))
         key = _conflict_key(session, path) if what == _CONFLICTS else _unnamed_key(session, path)
         found = await self._store.head(key, tries=READ_TRIES)
         if found is None:
@@ -166,6 +162,19 @@ class ReadOnlyTrees:
         return await self._fetcher.fetch(
             KnownObject(key, 0, found.token, "", sha256, found.size_bytes, _FILE, 0, 0, 0, "")
         )
+
+    async def named(self, tree: SessionId, path: bytes, node: Node) -> Named:
+        """Say what a file of a generation is; arguments as `fetch`.
+
+        Raises:
+            UnavailableError, AccessError: Nothing is known.
+        """
+        session, _, generation = _parsed(tree)
+        entry = (await self._entries(session, generation, tree)).get(path)
+        if entry is None:
+            blocks = self._journal.blocks(node.sha256)
+            entry = ManifestEntry(path, node.mode, node.size_bytes, node.sha256, blocks=blocks)
+        return Named(session, generation, entry)
 
     def forget_all(self) -> None:
         """Forget the rows of every read-only tree; what is of them in the working copy is the caller's to remove, before or after."""

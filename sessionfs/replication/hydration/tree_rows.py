@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from sessionfs.formats import extended_attributes
 from sessionfs.formats.manifest import Manifest, ManifestEntry
+from sessionfs.model import keys
 from sessionfs.model.names import SessionId
 from sessionfs.replication.hydration.exact_trees import live_key
 from sessionfs.replication.hydration.survey import RemoteEntry, RemoteTree, Survey
@@ -38,6 +39,11 @@ def known_object(entry: RemoteEntry, number: int) -> KnownObject:
         lineage=entry.lineage,
         epoch=entry.epoch,
     )
+
+
+def _is_as_named(known: KnownObject, entry: ManifestEntry) -> bool:
+    has = (known.token, known.mode, known.uid, known.gid, known.mtime_ns)
+    return has == (entry.token, entry.mode, entry.uid, entry.gid, entry.mtime_ns)
 
 
 def shown_size(entry: RemoteEntry) -> int:
@@ -155,17 +161,29 @@ class TreeRows:
             Entries whose live object is longer: it may begin with these bytes, if they were not copied aside.
         """
         longer: list[tuple[ManifestEntry, KnownObject]] = []
+        below = self._journal.objects_below(keys.session_prefix(self._session))
+        objects = {known.key: known for known in below}
         for entry in manifest.entries if manifest is not None else ():
             if not stat.S_ISREG(entry.mode) or not entry.sha256:
                 continue
             if entry.blocks:
                 self._journal.put_blocks(entry.sha256, entry.blocks)
-            known = self._journal.object(live_key(self._session, entry.path, is_directory=False))
+            known = objects.get(live_key(self._session, entry.path, is_directory=False))
             if known is None or not known.number or not stat.S_ISREG(known.mode):
                 continue
             if not self._name_content(entry, known):
                 longer.append((entry, known))
         return longer
+
+    def differs(self, manifest: Manifest | None) -> bool:
+        """Whether the bucket's live objects, as they are known, are not exactly what a newest generation names: the next commit has news."""
+        entries = manifest.entries if manifest is not None else ()
+        named = {live_key(self._session, e.path, is_directory=stat.S_ISDIR(e.mode)): e for e in entries}
+        named.pop("", None)
+        objects = self._journal.objects_below(keys.session_prefix(self._session))
+        return len(objects) != len(named) or any(
+            known.key not in named or not _is_as_named(known, named[known.key]) for known in objects
+        )
 
     def _name_content(self, entry: ManifestEntry, known: KnownObject) -> bool:
         """Name an object's content, if it is the entry's; False when it may begin with it."""

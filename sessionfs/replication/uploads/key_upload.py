@@ -337,7 +337,11 @@ class KeyUpload:
                 return
         elif not subject.incarnation.is_over:
             there = replace(there, number=subject.content.number)
-        self._journal.put_object(there)
+        with self._journal.transaction():
+            if known is not None and (there.sha256, there.size_bytes) != (known.sha256, known.size_bytes):
+                # What generations name of ours is not what somebody else's bytes begin with.
+                self._journal.forget_named(key)
+            self._journal.put_object(there)
 
     # --- confirm
 

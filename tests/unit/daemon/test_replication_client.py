@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from sessionfs.daemon.replication_client import ReplicationClient
 from sessionfs.formats.commit_messages import Commit, Committed, GenerationNumbers, ListGenerations
@@ -135,6 +136,31 @@ async def test_a_call_during_a_restart_goes_to_the_next_process(log: IntentLog) 
         async with process(client, lives):
             await until(lambda: answers)
     assert answers == ["clean"]
+
+
+async def test_whoever_waits_hears_of_the_next_process_however_often_the_last_was_said_to_be_gone(
+    log: IntentLog,
+) -> None:
+    client = ReplicationClient(log, timeout_seconds=5.0)
+
+    async def answer(_message: AnyMessage) -> AnyMessage:
+        return Description("clean")
+
+    async with trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            assert (await client.describe(3)).state == "clean"
+
+        # Who made a call and who started the process both notice its end; a start that failed tells it once more.
+        client.detach("a call found no process")
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        client.detach("its end was seen")
+        client.detach("it cannot start")
+        with trio.fail_after(2.0):
+            async with process(client, answer):
+                while len(nursery.child_tasks):
+                    await trio.sleep(0.001)
 
 
 async def test_a_call_to_no_process_ends_in_time_with_the_reason(log: IntentLog) -> None:

@@ -7,6 +7,7 @@ place's turn; a store that does not answer is one. When no place is left nothing
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from sessionfs.formats.manifest import ManifestEntry
@@ -94,8 +95,19 @@ class ContentFetcher:
             del self._newer[named.session, named.generation]
             found = await self._try_all(named, tried)
         if found is None:
-            raise await self._lost(named, tried)
+            raise await self.lost(named, tried)
         return found
+
+    def places(self, named: Named, *, anew: bool = False) -> AsyncIterator[Source]:
+        """Give the places where bytes may be, as `NamedContent.candidates`.
+
+        Args:
+            named: Which.
+            anew: Read the generations after it again: one may have been committed, and the bytes have moved.
+        """
+        if anew:
+            self._newer.pop((named.session, named.generation), None)
+        return self._content.candidates(named.session, named.entry, self._generations_after(named))
 
     async def _fetch_unhashed(self, named: Named, tried: Tried) -> tuple[str, str]:
         """Another tool's file: the object of the commit is the only proof of its bytes."""
@@ -106,11 +118,10 @@ class ContentFetcher:
                 return await self._fetch_one(entry, Source(key, entry.token, entry.size_bytes, is_whole=True))
             except (ObjectNotFoundError, PreconditionFailedError):
                 tried[key, entry.token] = "is another object by now, and it had no sha256"
-        raise await self._lost(named, tried)
+        raise await self.lost(named, tried)
 
     async def _try_all(self, named: Named, tried: Tried) -> tuple[str, str] | None:
-        newer = self._generations_after(named)
-        async for source in self._content.candidates(named.session, named.entry, newer):
+        async for source in self.places(named):
             if (source.key, source.token) in tried:
                 continue
             try:
@@ -139,7 +150,8 @@ class ContentFetcher:
             self._newer.popitem(last=False)
         return found
 
-    async def _lost(self, named: Named, tried: Tried) -> CorruptDataError:
+    async def lost(self, named: Named, tried: Tried) -> CorruptDataError:
+        """Give the error of bytes that no place has: what was tried, and what can be done."""
         told = [f"{key} {why}" for (key, _), why in list(tried.items())[:_TOLD]]
         of = f" of generation {named.generation}" if named.generation else ""
         what = f": {'; '.join(told)}" if told else ""

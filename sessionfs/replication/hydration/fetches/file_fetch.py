@@ -9,8 +9,8 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import msgspec
 import trio
@@ -44,8 +44,28 @@ from sessionfs.working_copy.upload_journal import UploadJournal
 MOVES = 3
 """How often a fetch follows an object that another host replaces meanwhile."""
 
-ReadOnlyFetch = Callable[[SessionId, bytes, Node], Awaitable[tuple[str, str]]]
-"""Brings a file of a read-only tree: tree, path, inode."""
+
+class ReadOnlyFiles(Protocol):
+    """Files of read-only trees; ``read_only_trees`` has the real ones."""
+
+    async def fetch(self, tree: SessionId, path: bytes, node: Node) -> tuple[str, str]:
+        """Bring one into staging; gives its name there, and its sha256."""
+
+    async def named(self, tree: SessionId, path: bytes, node: Node) -> Named:
+        """Say what one of a generation is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a file's bytes are by now.
+
+    Attributes:
+        named: Which, and where they may be by their content.
+        objects: Objects that are known to have them, or to begin with them, the best first.
+    """
+
+    named: Named
+    objects: list[KnownObject]
 
 
 class _Flight:
@@ -69,7 +89,7 @@ class FileFetch:
         content: Finds bytes by their content.
         comparison: Knows what changed of files whose old bytes were still here.
         exact: The same, of exact trees.
-        read_only: Fetches files of read-only trees.
+        read_only: Files of read-only trees.
         raise_event: Told of damage, once each.
     """
 
@@ -82,7 +102,7 @@ class FileFetch:
         content: ContentFetcher,
         comparison: Comparison,
         exact: ExactComparison,
-        read_only: ReadOnlyFetch,
+        read_only: ReadOnlyFiles,
         raise_event: RaiseEvent,
     ) -> None:
         self._journal = journal
@@ -120,6 +140,55 @@ class FileFetch:
         """Why a file's bytes could not be had when they were last wanted, "" when they could, or nobody wanted them."""
         return self._problems.get(number, "")
 
+    # --- for those who bring a part of a file
+
+    async def wanted(self, number: int) -> Wanted:
+        """Say what a file's bytes are and where they may be.
+
+        Raises:
+            ObjectNotFoundError: No such file (any more).
+            UnavailableError, AccessError: Nothing is known.
+        """
+        session, path = self._place(number)
+        node = self._file(number)
+        if "%" in session:
+            return Wanted(await self._read_only.named(session, path, node), [])
+        self._take_pending(node)
+        node = self._file(number)
+        objects = [] if self._exact.is_exact(session) else self._sources(node)
+        return Wanted(self._named(session, path, node), objects)
+
+    def described(self, number: int) -> Entry:
+        """Give a file as the daemon wants it; it must have a name."""
+        return described(self._journal, self._journal.names_of(number)[0][1], number)
+
+    async def follow(self, number: int, known: KnownObject) -> None:
+        """Take over what became of an object that is no longer the one known.
+
+        Raises:
+            UnavailableError, AccessError: Nothing is known.
+        """
+        await self._follow(number, known)
+
+    def note_had(self, number: int) -> None:
+        """Note that a file's bytes were had: whatever was wrong with them is over."""
+        self._problems.pop(number, None)
+
+    def note_lost(
+        self, number: int, problem: CorruptDataError, place: tuple[SessionId, bytes] | None = None
+    ) -> None:
+        """Note, and announce once, that bytes of a file cannot be had.
+
+        Args:
+            number: The file.
+            problem: Why.
+            place: Its session and path, None to look them up.
+        """
+        self._problems[number] = problem.message
+        place = self._journal.path_of(number) if place is None else place
+        if place is not None:
+            self._announce_lost(number, place, problem)
+
     # --- one fetch
 
     async def _fetch(self, number: int) -> Fetched:
@@ -127,8 +196,7 @@ class FileFetch:
         try:
             fetched = await self._fetch_at(number, *place)
         except CorruptDataError as problem:
-            self._problems[number] = problem.message
-            self._announce_lost(number, place, problem)
+            self.note_lost(number, problem, place)
             raise
         self._problems.pop(number, None)
         return fetched
@@ -136,7 +204,7 @@ class FileFetch:
     async def _fetch_at(self, number: int, session: SessionId, path: bytes) -> Fetched:
         node = self._file(number)
         if "%" in session:
-            return self._fetched(number, None, *await self._read_only(session, path, node))
+            return self._fetched(number, None, *await self._read_only.fetch(session, path, node))
         self._take_pending(node)
         if not self._exact.is_exact(session):
             return await self._fetch_live(number, session, path)
@@ -160,7 +228,7 @@ class FileFetch:
                 if not await self._follow(number, known):
                     bad.add(known.key)
             except CorruptDataError as problem:
-                self._announce_corrupt(known, problem)
+                self.note_corrupt(known, problem)
                 tried[known.key, known.token] = problem.message.removeprefix(known.key).strip()
                 bad.add(known.key)
         return await self._fetch_prefix(number, session, path, known)
@@ -264,11 +332,11 @@ class FileFetch:
             self._journal.update_node(number, sha256=sha256)
             if known is not None:
                 self._journal.update_node(number, size=known.size_bytes)
-        return Fetched(staged, described(self._journal, self._journal.names_of(number)[0][1], number))
+        return Fetched(staged, self.described(number))
 
     # --- what is damaged
 
-    def _announce_corrupt(self, known: KnownObject, problem: CorruptDataError) -> None:
+    def note_corrupt(self, known: KnownObject, problem: CorruptDataError) -> None:
         """Announce a bad object once; it stays in the bucket as evidence."""
         live = keys.parse_live_key(known.key)
         session, path = (live.session, live.path) if live else ("", b"")

@@ -126,7 +126,11 @@ class CatchUp:
         waiting = found.present(self._journal)
         with self._journal.transaction():
             if self._journal.session(session) is not None:
-                TreeRows(self._journal, session).note_manifest(survey)
+                rows = TreeRows(self._journal, session)
+                rows.note_manifest(survey)
+                if rows.differs(base.manifest):
+                    # What was uploaded after the last commit is taken over, and is in no generation yet.
+                    self._journal.update_session(session, changed=True)
             self._exact.note_exact(session, exact=False)
             self._comparison.note_read(survey)
             if not waiting:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from sessionfs.formats.manifest import BLOCK_BYTES, Manifest, ManifestEntry
@@ -28,7 +28,7 @@ from sessionfs.model.errors import (
     UnavailableError,
 )
 from sessionfs.model.names import SessionId
-from sessionfs.replication.hydration.comparison import is_busy, require_epoch
+from sessionfs.replication.hydration.comparison import busy_test, require_epoch
 from sessionfs.replication.hydration.exact_comparison import ExactComparison
 from sessionfs.replication.hydration.fan_out import for_each
 from sessionfs.replication.hydration.survey import YOUNG_NS, RemoteEntry, Survey
@@ -40,7 +40,7 @@ from sessionfs.replication.uploads.conflicts import Conflicts, RaiseEvent
 from sessionfs.stores.base import ByteRange, ObjectStat, Token
 from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.journal_tree import Node
-from sessionfs.working_copy.known_content import Prefix
+from sessionfs.working_copy.known_content import KnownObject, Prefix
 from sessionfs.working_copy.upload_journal import UploadJournal
 
 LOG_GLOBS = ("*.jsonl", "*.log")
@@ -74,6 +74,28 @@ class _Found:
     stat: ObjectStat
     theirs: RemoteEntry
     entry: ManifestEntry | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """What the journal has of a session, at one moment."""
+
+    nodes: dict[bytes, Node]
+    objects: dict[str, KnownObject]
+    is_busy: Callable[[str], bool]
+
+    def is_settled(self, survey: Survey, path: bytes, entry: ManifestEntry | None, waiting: set[int]) -> bool:
+        """Whether an object needs no look: the uploader's, one that waits, or what it is known and named to be."""
+        live, node = survey.live[path], self.nodes.get(path)
+        if (node is not None and node.number in waiting) or self.is_busy(live.key):
+            return True
+        known = self.objects.get(live.key)
+        if known is None or node is None or known.token != live.token or known.number != node.number:
+            return False
+        if stat.S_ISREG(node.mode) and known.sha256 != node.sha256:
+            return False
+        is_named = entry is not None and entry.token == live.token
+        return not is_named or live.modified_ns + YOUNG_NS < survey.generation_ns
 
 
 class Tail:
@@ -156,34 +178,23 @@ class Tail:
             if stat_ is not None and theirs is not None:
                 found.append(_Found(stat_, theirs, entry))
 
+        here = self._here(survey.session)
         paths = [
             path
             for path, live in sorted(survey.live.items())
-            if not self._is_settled(survey, path, live, entries.get(path), settled)
+            if not here.is_settled(survey, path, entries.get(path), settled.waiting)
         ]
         await for_each(paths, look, limit=CONCURRENT_HEADS)
         found.sort(key=lambda one: one.theirs.path)
         return found
 
-    def _is_settled(
-        self,
-        survey: Survey,
-        path: bytes,
-        live: ObjectStat,
-        entry: ManifestEntry | None,
-        settled: Settled,
-    ) -> bool:
-        """Whether an object needs no look: the uploader's, one that waits, or what it is known and named to be."""
-        if is_busy(self._journal, live.key) or self._journal.resolve(survey.session, path) in settled.waiting:
-            return True
-        known = self._journal.object(live.key)
-        node = self._node(survey.session, path)
-        if known is None or node is None or known.token != live.token or known.number != node.number:
-            return False
-        if node.is_directory or known.sha256 == node.sha256 or not stat.S_ISREG(node.mode):
-            is_named = entry is not None and entry.token == live.token
-            return not is_named or live.modified_ns + YOUNG_NS < survey.generation_ns
-        return False
+    def _here(self, session: SessionId) -> _Here:
+        row = self._journal.session(session)
+        return _Here(
+            dict(self._journal.tree(row.root)) if row is not None else {},
+            {known.key: known for known in self._journal.objects_below(keys.session_prefix(session))},
+            busy_test(self._journal, session),
+        )
 
     def _node(self, session: SessionId, path: bytes) -> Node | None:
         number = self._journal.resolve(session, path)
@@ -288,12 +299,13 @@ class Tail:
     ) -> None:
         """Owe what the generation names and the bucket does not have under its key (any more)."""
         missing: list[tuple[str, ManifestEntry, Node]] = []
+        here = self._here(survey.session)
         for path, entry in entries.items():
             key = keys.live_key(survey.session, path, is_directory=stat.S_ISDIR(entry.mode))
-            node = self._node(survey.session, path)
+            node = here.nodes.get(path)
             if node is None or node.number in settled.waiting or (key is not None and key in survey.listed):
                 continue
-            if key is None or not is_busy(self._journal, key):
+            if key is None or not here.is_busy(key):
                 missing.append((key or "", entry, node))
 
         async def one(item: tuple[str, ManifestEntry, Node]) -> None:

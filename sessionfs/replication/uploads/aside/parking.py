@@ -12,7 +12,7 @@ from sessionfs.formats import object_metadata
 from sessionfs.formats.object_metadata import FileAttributes, Provenance
 from sessionfs.model import keys
 from sessionfs.model.clock import Clock
-from sessionfs.model.errors import UnavailableError
+from sessionfs.model.errors import ObjectNotFoundError, PreconditionFailedError, UnavailableError
 from sessionfs.model.names import SessionId
 from sessionfs.replication.trio_store import READ_TRIES, Landed, SourceMoved, TrioStore
 from sessionfs.replication.uploads.attempts import known_object
@@ -51,7 +51,10 @@ class Parking:
         live = keys.parse_live_key(known.key)
         if live is None or live.is_directory or known.size_bytes == 0:
             return ""
-        sha256 = known.sha256 or await self._hash(known)
+        try:
+            sha256 = known.sha256 or await self._hash(known)
+        except (ObjectNotFoundError, PreconditionFailedError):
+            return ""
         target = keys.content_key(live.session, sha256)
         write_id = self._clock.unique_id()
         metadata = ObjectMetadata(

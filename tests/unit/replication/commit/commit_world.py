@@ -123,6 +123,7 @@ class Freezer(CopyingFreezer):
         after_barrier: Called once the cut is taken.
         behind: So many barriers find that the log must be read further first.
         lost: Paths whose bytes of the cut cannot be had.
+        also: Files that are open for writing, of which the journal knows nothing new.
         asked: How often the place of kept bytes was asked for.
         on_question: Called then, with the number of the question: it may change the place.
     """
@@ -133,6 +134,7 @@ class Freezer(CopyingFreezer):
         self.after_barrier: Callable[[], None] = _nothing
         self.behind = 0
         self.lost: set[bytes] = set()
+        self.also: dict[int, bytes] = {}
         self.asked = 0
         self.on_question: Callable[[int], None] = _no_question
         self._commit = ""
@@ -144,6 +146,7 @@ class Freezer(CopyingFreezer):
             self.behind -= 1
             self.barriers += 1
             return BarrierHeld(self._log.position, [], 0.001, is_behind=True)
+        request = msgspec.structs.replace(request, paths={**request.paths, **self.also})
         held = await super().barrier(request)
         self._commit = request.commit
         self._numbers = {path: number for number, path in request.paths.items()}
@@ -207,6 +210,8 @@ class DirectLog:
 
 class CommitWorld(World):
     """One host with a committer."""
+
+    authority: Authority
 
     def __init__(
         self,

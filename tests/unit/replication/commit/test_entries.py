@@ -85,6 +85,7 @@ async def test_entries_have_bytes_and_attributes_and_leave_out_what_never_leaves
     assert file.token == slow.stat(b"f").token
     assert file.xattrs == {b"user.a": b"b"}
     directory = named[b"d"]
+    assert directory.token == slow.memory.head(slow.key(b"d", is_directory=True)).token
     assert (directory.type, directory.xattrs, directory.sha256, directory.size_bytes) == (
         "directory",
         {b"user.d": b""},
@@ -196,6 +197,72 @@ async def test_a_host_that_has_fetched_nothing_commits_what_is_there(
     other.journal.update_session(SESSION, changed=True, written=True)
     assert (await other.commit()).generation == 2
     assert other.manifest().entries == first.entries
+
+
+async def test_attributes_of_a_directory_outlive_a_change_of_its_names_since_the_commit(
+    world: CommitWorld, tmp_path: Path
+) -> None:
+    await everything(world)
+    await world.commit()
+    world.write(b"d/new", b"uploaded, and in no generation")
+    await world.settle()
+    host = Host(tmp_path / "b" / "state", world.memory)
+    await host.hydrator.open_session(SESSION)
+    host.journal.close()
+    other = CommitWorld(tmp_path / "b", store=world.memory)
+    other.journal.update_session(SESSION, changed=True, written=True)
+    await other.commit()
+    assert other.entries()[b"d"].xattrs == {b"user.d": b""}
+    assert b"d/new" in other.entries()
+
+
+async def test_bytes_of_another_tool_are_hashed_before_a_generation_names_them(
+    world: CommitWorld, tmp_path: Path
+) -> None:
+    """A26: a token alone says nothing once the object was copied aside."""
+    long = os.urandom(BLOCK_BYTES + 5)
+    world.write(b"a", b"ours")
+    await world.commit()
+    world.put_foreign(b"foreign", b"no hash")
+    world.put_foreign(b"long", long)
+    host = Host(tmp_path / "b" / "state", world.memory)
+    await host.hydrator.open_session(SESSION)
+    host.journal.close()
+    other = CommitWorld(tmp_path / "b", store=world.memory)
+    other.journal.update_session(SESSION, changed=True, written=True)
+    await other.commit()
+    named = other.entries()
+    assert named[b"foreign"].sha256 == digest(b"no hash")
+    assert (named[b"long"].sha256, named[b"long"].blocks) == (digest(long), block_sums(long))
+    # A change of its attributes needs no bytes here, and does not end the promise.
+    other.change_mode(b"foreign", 0o600)
+    other.unlink(b"long")
+    await other.settle()
+    other.unlink(b"foreign")
+    await other.settle()
+    assert read_generation(other.memory) == {b"a": b"ours", b"foreign": b"no hash", b"long": long}
+    assert other.freezer.kept() == os.listdir(other.layout.staging) == []
+
+
+async def test_bytes_of_another_tool_that_are_changed_meanwhile_are_named_as_they_are_then(
+    world: CommitWorld, tmp_path: Path
+) -> None:
+    world.write(b"a", b"ours")
+    await world.commit()
+    world.put_foreign(b"foreign", b"no hash")
+    host = Host(tmp_path / "b" / "state", world.memory)
+    await host.hydrator.open_session(SESSION)
+    host.journal.close()
+    other = CommitWorld(tmp_path / "b", store=world.memory)
+    other.journal.update_session(SESSION, changed=True, written=True)
+    world.put_foreign(b"foreign", b"moved")
+    # What the cut has is nowhere any more: that is told, and the next cut has what is there.
+    with pytest.raises(UnavailableError, match="foreign was changed"):
+        await other.commit()
+    assert other.manifest().generation == 1
+    await other.commit()
+    assert other.entries()[b"foreign"].sha256 == digest(b"moved")
+    assert read_generation(other.memory) == {b"a": b"ours", b"foreign": b"moved"}
 
 
 # --- blocks
@@ -350,21 +417,3 @@ async def test_bytes_that_the_uploader_keeps_by_content_are_named(world: CommitW
     for path, mode in ((b"f", 0o644), (b"same", 0o640)):
         assert (named[path].token, named[path].sha256) == ("", digest(b"abc"))
         assert stat.S_IMODE(named[path].mode) == mode
-
-
-async def test_zz(world, tmp_path):
-    await everything(world)
-    world.make_directory(LONG)
-    world.write(LONG + b"/" + LONG, b"no key can spell it")
-    await world.commit()
-    first = world.manifest()
-    host = Host(tmp_path / "b" / "state", world.memory)
-    await host.hydrator.open_session(SESSION)
-    host.journal.close()
-    other = CommitWorld(tmp_path / "b", store=world.memory)
-    other.journal.update_session(SESSION, changed=True, written=True)
-    assert (await other.commit()).generation == 2
-    for a, b in zip(first.entries, other.manifest().entries):
-        if a != b:
-            print(repr(a).replace("\\xff",""), repr(b).replace("\\xff",""), sep="\n")
-    assert 0

@@ -146,6 +146,9 @@ async def test_a_claim_without_a_tail_costs_one_listing(host: Host, store: Fault
     assert known is not None
     assert known.token == store.head(PREFIX + "f").token
     assert host.journal.is_named(PREFIX + "f")
+    row = host.journal.session(SESSION)
+    assert row is not None
+    assert not row.changed
     assert host.journal.all_work() == []
     assert await host.hydrator.settle_tail(SESSION) == 0
 
@@ -373,6 +376,9 @@ async def test_a_live_session_takes_over_every_newer_object(host: Host, store: F
         assert known.token == store.head(PREFIX + path).token
     assert host.journal.prefixes(PREFIX + "grown") == [Prefix(sha(b"1\n"), 2)]
     assert host.journal.prefixes(PREFIX + "over") == []
+    row = host.journal.session(SESSION)
+    assert row is not None
+    assert row.changed
     assert kept_aside(store) == {}
     assert host.journal.all_work() == []
 

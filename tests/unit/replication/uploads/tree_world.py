@@ -20,6 +20,7 @@ from sessionfs.model.names import SessionId
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.trio_store import TrioStore
 from sessionfs.replication.uploader import Uploader
+from sessionfs.replication.uploads.authority import Authority
 from sessionfs.replication.uploads.stable_image import ImageGate
 from sessionfs.stores.base import IfAbsent, IfMatch, ObjectMetadata, ObjectStat, ObjectStore
 from sessionfs.stores.memory import MemoryStore
@@ -76,7 +77,12 @@ class World:
         directory: Where its state is.
         settings: The uploader's.
         store: Shared with other hosts; a new one when None.
+
+    Attributes:
+        authority: Who says what may be sent; None when nobody else writes.
     """
+
+    authority: Authority | None = None
 
     def __init__(
         self,
@@ -128,6 +134,7 @@ class World:
             image_gate=self.gate,
             mount_point=self.mount_point,
             raise_event=self.journal.add_event,
+            authority=self.authority,
         )
 
     # --- running
