@@ -16,6 +16,7 @@ from sessionfs.cli.options import Command, absolute, connect
 from sessionfs.cli.output import console, waiting
 from sessionfs.model.clock import Clock, SystemClock
 from sessionfs.model.errors import MountError, SessionFSError, UnavailableError
+from sessionfs.model.roots import shown_id
 
 if TYPE_CHECKING:
     from sessionfs.model.settings import Settings
@@ -63,7 +64,7 @@ def store_argument(command: Command) -> Command:
 
 
 def session_id_argument(command: Command) -> Command:
-    """``ID``: a session of the store."""
+    """``ID``: a session of the store, or a shared root of it (``eval/RUN``, ``plugins/PLUGIN``, ``agents/AGENT/plugins/PLUGIN``)."""
     return click.argument("session", metavar="ID")(command)
 
 
@@ -135,10 +136,11 @@ def release_here(place: Place, session: str) -> None:
             daemon = connect(mount_point)
         except MountError:
             continue  # dead, or another user's: ownership in the store decides
-        with daemon, waiting(f"releasing {session}"):
+        shown = shown_id(session)
+        with daemon, waiting(f"releasing {shown}"):
             owned = {row["id"] for row in daemon.call("status")["sessions"] if row["owned_here"]}
-            if session in owned:
-                daemon.call("release", session=session)
+            if shown in owned:
+                daemon.call("release", session=shown)
 
 
 @contextmanager
@@ -201,3 +203,8 @@ def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
             if isinstance(problem, kind):
                 return problem
     return group
+
+
+no_wait_option = click.option(
+    "--no-wait", is_flag=True, help="Do not wait to see whether a silent owner lives: refuse at once."
+)

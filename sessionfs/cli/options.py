@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from sessionfs.model.errors import InvalidRequestError, MountError
+from sessionfs.model.roots import MOUNT_DIRECTORY, of_mount_path, shown_id
 
 if TYPE_CHECKING:
     from sessionfs.daemon.control.client import ControlClient
@@ -93,19 +94,19 @@ def mount_point_of(directory: str | None) -> str:
 
 
 def session_argument(command: Command) -> Command:
-    """``DIR/ID``: a session in a mount, or anything inside it."""
+    """``DIR/ID``: a session in a mount (a shared root: ``DIR/.sessionfs/eval/RUN``), or anything inside it."""
     return click.argument("place", metavar="DIR/ID", type=DIRECTORY)(command)
 
 
 def session_of(place: str) -> tuple[str, str]:
-    """Give the mount point and the id of the session that a path is in.
+    """Give the mount point and the id, as people write it, of the session or shared root that a path is in.
 
     Args:
         place: A session's directory in a mount, or anything in it.
 
     Raises:
         MountError: It is in no mount.
-        InvalidRequestError: It is a mount itself.
+        InvalidRequestError: It is a mount itself, or a directory above shared roots.
     """
     from sessionfs.daemon.checks.mount_points import mount_of  # noqa: PLC0415
 
@@ -116,7 +117,15 @@ def session_of(place: str) -> tuple[str, str]:
     inside = path[len(found.mount_point.rstrip("/")) :].strip("/")
     if not inside:
         raise InvalidRequestError(f"{path} is a mount, not a session", remedy=f"name one: {path}/ID")
-    return found.mount_point, inside.partition("/")[0]
+    unit = of_mount_path(inside)
+    first = inside.partition("/")[0]
+    if unit is None and first == MOUNT_DIRECTORY:
+        raise InvalidRequestError(
+            f"{path} is no shared root",
+            remedy=f"name one: {found.mount_point}/{MOUNT_DIRECTORY}/eval/RUN, .../plugins/PLUGIN, "
+            ".../agents/AGENT/plugins/PLUGIN",
+        )
+    return found.mount_point, shown_id(unit) if unit is not None else first
 
 
 def connect(mount_point: str) -> ControlClient:

@@ -12,6 +12,7 @@ import click
 
 from sessionfs.model.errors import SessionFSError
 from sessionfs.model.names import display
+from sessionfs.model.roots import readable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,8 +38,8 @@ def print_json(body: Any) -> None:
 
 
 def one_line(text: str) -> str:
-    """Give a text without line breaks and control characters."""
-    return display(" ".join(text.split()).encode("utf-8", "surrogateescape"))
+    """Give a text without line breaks and control characters; ids of shared roots are as people write them."""
+    return display(readable(" ".join(text.split())).encode("utf-8", "surrogateescape"))
 
 
 def size_text(size_bytes: int) -> str:

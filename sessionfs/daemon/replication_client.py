@@ -26,10 +26,11 @@ from sessionfs.formats.commit_messages import (
     GenerationNumbers,
     ListGenerations,
 )
-from sessionfs.formats.fetch_messages import BlockFetched, BlocksFinished, FetchBlock, FinishBlocks
 from sessionfs.formats.link_message import Entry, Message, SessionRefreshed
 from sessionfs.formats.link_messages import (
     AnyMessage,
+    BlockFetched,
+    BlocksFinished,
     Children,
     ConflictList,
     Describe,
@@ -39,7 +40,9 @@ from sessionfs.formats.link_messages import (
     Drained,
     EventList,
     Fetch,
+    FetchBlock,
     Fetched,
+    FinishBlocks,
     Flush,
     GetStatus,
     ListChildren,
@@ -148,6 +151,10 @@ class ReplicationClient:
     async def list_sessions(self) -> list[str]:
         """Name the sessions in the bucket."""
         return (await self.ask(ListSessions(), SessionNames)).names
+
+    async def list_shared_roots(self) -> list[str]:
+        """Name the shared roots in the bucket."""
+        return (await self.ask(ListSessions(shared=True), SessionNames)).names
 
     async def list_children(self, directory: int) -> Children:
         """List the names in a directory that are not present or whose number is not the working copy's."""

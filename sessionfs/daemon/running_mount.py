@@ -21,6 +21,7 @@ from sessionfs.formats.link_messages import (
     ConflictList,
     EventList,
 )
+from sessionfs.model import roots
 from sessionfs.model.errors import SessionFSError
 
 EXIT_DONE = 0
@@ -175,6 +176,7 @@ class RunningMount:
             "owed_bytes": status.owed_bytes,
             "uploaded_bytes": status.uploaded_bytes,
             "uploads": status.uploads,
+            "downloaded_bytes": status.downloaded_bytes,
             "requests": status.requests,
             "held": status.held,
         }
@@ -182,7 +184,14 @@ class RunningMount:
 
     def _with_problems(self, sessions: list[dict[str, object]]) -> list[dict[str, object]]:
         problems = self._sessions.problems()
-        return [session | {"commit_problem": problems.get(str(session["id"]), "")} for session in sessions]
+        return [
+            session
+            | {
+                "id": roots.shown_id(str(session["id"])),
+                "commit_problem": roots.readable(problems.get(str(session["id"]), "")),
+            }
+            for session in sessions
+        ]
 
     async def drain(self, *, timeout_seconds: float | None, progress: ShowProgress) -> DrainResult:
         """Upload everything that is owed."""
@@ -206,7 +215,10 @@ class RunningMount:
 
     async def conflicts(self) -> ConflictList:
         """Give what is kept aside."""
-        return await self._client.conflicts()
+        found = (await self._client.conflicts()).conflicts
+        return ConflictList(
+            [msgspec.structs.replace(one, session=roots.shown_id(one.session)) for one in found]
+        )
 
     async def events(self, after: int, limit: int) -> EventList:
         """Give events after a number."""
@@ -214,17 +226,18 @@ class RunningMount:
 
     async def snapshot(self, session: str) -> dict[str, object]:
         """Commit a session now; gives the generation, with the names of ``snapshot --json``."""
-        document: dict[str, object] = msgspec.to_builtins(await self._sessions.commit(session, "command"))
+        committed = await self._sessions.commit(roots.internal_id(session), "command")
+        document: dict[str, object] = msgspec.to_builtins(committed)
         document.pop("type", None)  # the tag of messages
-        return document
+        return document | {"session": roots.shown_id(committed.session)}
 
     async def claim(self, session: str, *, force: bool) -> None:
         """Become the owner of a session."""
-        await self._sessions.claim(session, force=force)
+        await self._sessions.claim(roots.internal_id(session), force=force)
 
     async def release(self, session: str) -> None:
         """Commit a session and give it up."""
-        await self._sessions.release(session)
+        await self._sessions.release(roots.internal_id(session))
 
     async def resolve(self, key: str, take: str) -> None:
         """End a conflict; the file itself is the command's to write."""

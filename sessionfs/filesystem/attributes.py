@@ -10,6 +10,7 @@ from functools import partial
 
 import msgspec
 
+from sessionfs.filesystem.control.shared_roots import SharedRoots
 from sessionfs.filesystem.data import Data, Handle
 from sessionfs.filesystem.inodes import ControlNode, Directory, Node, failure
 from sessionfs.filesystem.loading import Loading
@@ -36,16 +37,19 @@ class AttributeCalls:
         volume: The mount.
         loading: Brings in what is not here.
         sessions: Describes control files.
+        shared: Describes the directories above the shared roots.
         data: Is told of truncations.
         control_socket: Path shown in ``user.sessionfs.control`` of the root.
     """
 
     def __init__(
-        self, volume: Volume, loading: Loading, sessions: SessionsRoot, data: Data, control_socket: str
-    ) -> None:
+        self, volume: Volume, loading: Loading, sessions: SessionsRoot, shared: SharedRoots, data: Data,
+        control_socket: str,
+    ) -> None:  # fmt: skip
         self._volume = volume
         self._loading = loading
         self._sessions = sessions
+        self._shared = shared
         self._data = data
         self._table = volume.table
         self._control_socket = os.fsencode(control_socket)
@@ -58,7 +62,7 @@ class AttributeCalls:
         """
         node = self._table.node(number)
         if node.__class__ is ControlNode:
-            return self._sessions.control.attributes(node)
+            return (self._shared if node.session is None else self._sessions.control).attributes(node)
         return self._volume.attributes(node)
 
     def access(self, number: int, wanted: int, caller: Caller) -> bool:

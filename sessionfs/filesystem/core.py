@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable
 
+import trio
+
 from sessionfs.filesystem.attributes import AttributeCalls
 from sessionfs.filesystem.barrier.cut import Cut
 from sessionfs.filesystem.barrier.images import Images
@@ -16,6 +18,7 @@ from sessionfs.filesystem.control.commits import Commits
 from sessionfs.filesystem.control.control_files import ControlFiles
 from sessionfs.filesystem.control.read_only_trees import ReadOnlyTrees
 from sessionfs.filesystem.control.session_requests import SessionRequests
+from sessionfs.filesystem.control.shared_roots import SharedRoots
 from sessionfs.filesystem.control.turn_rule import TurnRule
 from sessionfs.filesystem.data import Data
 from sessionfs.filesystem.hydration.eviction import Eviction
@@ -67,9 +70,10 @@ class Core:
         control = ControlFiles(volume, ReadOnlyTrees(volume, loading, places), commits)
         self._sessions = sessions = SessionsRoot(volume, loading, self._whole, places, control)
         self._data = Data(volume, loading, sessions, TurnRule(settings, volume.table, commits))
-        self._names = Namespace(volume, loading, sessions, self._data)
-        self._bind_names(self._names, Links(volume, loading, sessions))
-        self._bind_attributes(AttributeCalls(volume, loading, sessions, self._data, control_socket))
+        shared = SharedRoots(volume, sessions)
+        self._names = Namespace(volume, loading, sessions, shared, self._data)
+        self._bind_names(self._names, Links(volume, loading, sessions, shared))
+        self._bind_attributes(AttributeCalls(volume, loading, sessions, shared, self._data, control_socket))
         self._bind_data(self._data)
         self.session_requests = SessionRequests(volume, sessions, commits, loading)
         self._bind_requests(Images(volume), Eviction(volume, loading, sessions))
@@ -124,11 +128,14 @@ class Core:
 
     async def run_background(self) -> None:
         """Do what nobody waits for, until `stop_background`."""
-        await self._whole.run()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._whole.run)
+            nursery.start_soon(self._loading.partials.run)
 
     def stop_background(self) -> None:
         """Let `run_background` return."""
         self._whole.stop()
+        self._loading.partials.stop()
 
     # --- for the replication process
 

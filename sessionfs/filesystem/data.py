@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Awaitable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -19,6 +19,9 @@ from sessionfs.filesystem.sessions_root import SessionsRoot
 from sessionfs.filesystem.volume import Volume
 from sessionfs.formats.intent_records import Operation
 from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER
+
+if TYPE_CHECKING:
+    from sessionfs.filesystem.hydration.partial_file import PartialFile
 
 WRITTEN_INTERVAL_SECONDS = 0.5
 
@@ -41,9 +44,10 @@ class Handle:
         uid: Who opened it.
         content: What a control file said at open.
         exempt: Whether it is the replication process's: what it writes counts as no change.
+        partial: The blocks it reads while the file is not all here; None for every other file.
     """
 
-    __slots__ = ("append", "content", "descriptor", "exempt", "node", "sync", "uid", "writable")
+    __slots__ = ("append", "content", "descriptor", "exempt", "node", "partial", "sync", "uid", "writable")
 
     def __init__(self, descriptor: int, node: Node, flags: int, uid: int) -> None:
         self.descriptor = descriptor
@@ -54,6 +58,7 @@ class Handle:
         self.uid = uid
         self.content = b""
         self.exempt = False
+        self.partial: PartialFile | None = None
 
 
 class Opened(NamedTuple):
@@ -117,13 +122,24 @@ class Data:
         if writes and not self._gate.admits(node.session, caller):
             return self._loading.then_owned(node.session, self.open, number, flags, caller)
         if node.entry is not None and not flags & os.O_TRUNC:
-            return self._loading.then_bring(node, self.open, number, flags, caller)
+            return self._open_absent(node, flags, caller)
         if writes:
             waits = self._before_writing(node, flags, caller)
             if waits is not None:
                 return waits
         descriptor = self._truncated(node, flags, caller) if flags & os.O_TRUNC else self._reopen(node, flags)
         return self.register(node, descriptor, flags, caller)
+
+    def _open_absent(self, node: Node, flags: int, caller: Caller) -> Opened | Awaitable[Opened]:
+        """Open a file whose bytes are not here: at once when it is large and only read, else when they came."""
+        reads = flags & os.O_ACCMODE == os.O_RDONLY
+        found = self._loading.partials.open(node) if reads else None
+        if found is None:
+            return self._loading.then_bring(node, self.open, node.number, flags, caller)
+        partial, descriptor = found
+        opened = self.register(node, descriptor, flags, caller)
+        self._loading.partials.add(self._handles[opened.handle], partial)
+        return opened
 
     def _before_writing(self, node: Node, flags: int, caller: Caller) -> Awaitable[Opened] | None:
         """Do what an open for writing needs first; gives the open's answer when that must wait.
@@ -241,17 +257,20 @@ class Data:
 
     # --- reading and writing
 
-    def read(self, number: int, offset: int, length: int) -> bytes:
-        """Read.
+    def read(self, number: int, offset: int, length: int) -> bytes | Awaitable[bytes]:
+        """Read; waits for blocks that are not here.
 
         Raises:
-            OSError: EBADF, or what ``pread(2)`` gives.
+            OSError: EBADF, or what ``pread(2)`` gives; ESTALE when the bytes are nowhere any more.
+            SessionFSError: Why they cannot be had.
         """
         handle = self._handles.get(number)
         if handle is None:
             raise failure(errno.EBADF)
         if handle.descriptor < 0:
             return handle.content[offset : offset + length]
+        if handle.partial is not None:
+            return self._loading.partials.read(number, handle, offset, length)
         return os.pread(handle.descriptor, length, offset)
 
     def write(self, number: int, offset: int, data: bytes) -> int | Awaitable[int]:
@@ -329,6 +348,8 @@ class Data:
             self.open_writers -= 1
             self._volume.note(Operation.RELEASE_WRITE, node.number)
         os.close(handle.descriptor)
+        if handle.partial is not None:
+            self._loading.partials.closed(handle)
         if not node.handles:
             node.handles = None
             if node.session is not None and node.session.stale:

@@ -176,7 +176,7 @@ class Directory(Node):
 
 
 class ControlNode(Node):
-    """Something below ``.sessionfs``; it has no file behind it.
+    """Something below ``.sessionfs``; it has no file behind it. Without a session it is a directory above shared roots.
 
     Attributes:
         path: Its path below ``.sessionfs``, empty for that directory.
@@ -185,7 +185,7 @@ class ControlNode(Node):
 
     __slots__ = ("path", "pending")
 
-    def __init__(self, number: int, kind: int, session: Session, path: bytes) -> None:
+    def __init__(self, number: int, kind: int, session: Session | None, path: bytes) -> None:
         super().__init__(number, kind, session)
         self.path = path
         self.pending = b""
@@ -448,8 +448,9 @@ class InodeTable:
 
     def status(self, node: Node) -> os.stat_result:
         """Stat what is on disk."""
-        if node.handles:
-            return os.fstat(node.handles[0].descriptor)
+        for handle in node.handles or ():
+            if handle.partial is None:
+                return os.fstat(handle.descriptor)
         descriptor, name = self.location(node)
         try:
             return os.stat(name, dir_fd=descriptor, follow_symlinks=False)

@@ -6,10 +6,12 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 
+from sessionfs.filesystem.control.shared_roots import SharedRoots
 from sessionfs.filesystem.inodes import Directory, Found, Node, failure
 from sessionfs.filesystem.loading import Loading
 from sessionfs.filesystem.permissions import SEARCH, WRITE, Caller
@@ -37,10 +39,12 @@ class Links:
         volume: The mount.
         loading: Brings in what is not here.
         sessions: The root.
+        shared: The directories above the shared roots.
     """
 
-    def __init__(self, volume: Volume, loading: Loading, sessions: SessionsRoot) -> None:
+    def __init__(self, volume: Volume, loading: Loading, sessions: SessionsRoot, shared: SharedRoots) -> None:
         self._volume = volume
+        self._shared = shared
         self._loading = loading
         self._sessions = sessions
         self._table = volume.table
@@ -130,6 +134,8 @@ class Links:
         self._require_removal(caller, parent, node)
         if not self._loading.gate.admits(parent.session, caller):
             return self._loading.then_owned(parent.session, self.unlink, number, name, caller)
+        if self._loading.partials.is_read(node):
+            return self._loading.then_kept(node, self.unlink, number, name, caller)
         sequence = volume.begin(Operation.UNLINK, number=node.number, parent=number, name=name)
         try:
             self._take_away(parent, name, node, found)
@@ -188,6 +194,9 @@ class Links:
         volume, table = self._volume, self._table
         if number == table.root.number:
             return self._sessions.remove(name, caller)
+        above = table.by_number.get(number)
+        if above is not None and self._shared.has(above):
+            return self._shared.remove(above, name, caller)
         parent = volume.changing(number, name, caller)
         if not self._loading.is_ready(parent):
             return self._loading.then(parent, self.rmdir, number, name, caller)
@@ -251,10 +260,9 @@ class Links:
         self._check(caller, (parent, node), (new_parent, victim), flags)
         if victim is node:
             return None
-        if not self._loading.gate.admits(parent.session, caller):
-            return self._loading.then_owned(
-                parent.session, self.rename, number, name, new_number, new_name, flags, caller
-            )
+        first = self._comes_first(parent, victim if flags != EXCHANGE else None, caller)
+        if first is not None:
+            return first(self.rename, number, name, new_number, new_name, flags, caller)
         move = _Move(parent, name, new_parent, new_name, node, source, victim, target)
         operation = Operation.EXCHANGE if flags == EXCHANGE else Operation.RENAME
         sequence = volume.begin(
@@ -271,6 +279,17 @@ class Links:
         if victim is not None:
             table.settle(victim)
         table.settle(node)
+        return None
+
+    def _comes_first(
+        self, parent: Directory, victim: Node | None, caller: Caller
+    ) -> Callable[..., Awaitable[None]] | None:
+        """Give what must come before a rename: ownership; the rest of a file that loses its name while it is read by blocks."""
+        loading = self._loading
+        if not loading.gate.admits(parent.session, caller):
+            return partial(loading.then_owned, parent.session)
+        if victim is not None and loading.partials.is_read(victim):
+            return partial(loading.then_kept, victim)
         return None
 
     def _find_if_there(self, parent: Directory, name: bytes) -> Found | None:

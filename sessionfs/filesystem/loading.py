@@ -20,6 +20,7 @@ import trio
 
 from sessionfs.filesystem.barrier.freezing import Freezing
 from sessionfs.filesystem.hydration.foreign_changes import ForeignChanges
+from sessionfs.filesystem.hydration.partial_files import PartialFiles
 from sessionfs.filesystem.hydration.placing import Unlocked, adorn, entry_of, remove_below
 from sessionfs.filesystem.inodes import Directory, Node, Session, failure
 from sessionfs.filesystem.ownership.claims import Claims
@@ -55,6 +56,7 @@ class Loading:
         gate: What every change passes.
         freezing: Kept bytes of commits.
         claims: Makes this host the owner of sessions.
+        partials: Large files that are read before they are here.
     """
 
     def __init__(self, volume: Volume) -> None:
@@ -64,6 +66,7 @@ class Loading:
         self.freezing = Freezing(volume)
         self.gate = Gate(volume)
         self.claims = Claims(volume, self._changes, self.freezing)
+        self.partials = PartialFiles(volume, once=self.once, place=self._place, bring=self.bring)
         self._flights: dict[tuple[str, int | str], _Flight] = {}
 
     @property
@@ -87,6 +90,15 @@ class Loading:
     async def then_bring(self, node: Node, call: Callable[..., Any], *arguments: Any) -> Any:
         """Answer a call once a file's bytes are here."""
         await self.bring(node)
+        result = call(*arguments)
+        return await result if isawaitable(result) else result
+
+    async def then_kept(self, node: Node, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Answer a call that takes a file's last name away once what its readers still want is here, or cannot be had."""
+        try:
+            await self.bring(node)
+        except (OSError, SessionFSError):
+            self.partials.give_up(node)
         result = call(*arguments)
         return await result if isawaitable(result) else result
 
@@ -226,7 +238,9 @@ class Loading:
         """Take new attributes of a known file whose bytes are not here; what was changed here meanwhile wins."""
         node = self._table.by_number.get(entry.number)
         session = directory.session
-        if node is not None and node.entry is not None and (session is None or session.foreign):
+        if node is None or node.entry is None or not (session is None or session.foreign):
+            return
+        if not self.partials.keeps(node, entry):
             node.entry = entry
             self._volume.notifier.invalidate_inode(node.number)
 
@@ -273,6 +287,8 @@ class Loading:
     # --- bytes
 
     async def _fetch(self, node: Node) -> None:
+        if await self.partials.complete(node):
+            return
         volume = self._volume
         before = node.entry
         try:
@@ -285,6 +301,11 @@ class Loading:
             os.unlink(staged)  # it was truncated, removed or changed elsewhere meanwhile
             return
         self._install(node, fetched, staged, unchanged=node.entry is before)
+        self.partials.replaced(node)
+
+    def _place(self, node: Node, entry: Entry, path: str, before: Entry) -> None:
+        fetched = Fetched(os.path.basename(path), entry)
+        self._install(node, fetched, os.fsencode(path), unchanged=node.entry is before)
 
     def _install(self, node: Node, fetched: Fetched, staged: bytes, *, unchanged: bool) -> None:
         table, entry = self._table, node.entry
@@ -325,15 +346,21 @@ class Loading:
         """Remove old bytes of a foreign session's file, unless somebody has it open."""
         self._changes.drop(node)
 
-    def evict(self, node: Node, status: os.stat_result) -> None:
-        """Remove a clean file's bytes; its names and attributes stay."""
+    def evict(self, node: Node, status: os.stat_result, *, blocks_of: str = "") -> None:
+        """Remove a clean file's bytes; its names and attributes stay.
+
+        Args:
+            node: The file.
+            status: As it is.
+            blocks_of: As in `Entry`.
+        """
         place = self._volume.xattr_path(node)
         entry = entry_of(node.number, node.places[0][1], status)
         xattrs = {
             os.fsencode(name): os.getxattr(place, name, follow_symlinks=False)
             for name in os.listxattr(place, follow_symlinks=False)
         }
-        entry = msgspec.structs.replace(entry, xattrs=xattrs)
+        entry = msgspec.structs.replace(entry, xattrs=xattrs, blocks_of=blocks_of)
         with self._volume.evicting(node.number):
             for parent, name in node.places:
                 with Unlocked(self._table.descriptor(parent), as_root=self._volume.as_root):
@@ -355,6 +382,7 @@ class Loading:
             created = os.open(
                 name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=descriptor
             )
+        self.partials.cut(node, b"/proc/self/fd/%d" % created)
         os.close(created)
         place = b"/proc/self/fd/%d/%s" % (descriptor, name)
         adorn(place, entry, as_root=self._volume.as_root)

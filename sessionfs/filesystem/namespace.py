@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Awaitable, Callable, Iterator
 
+from sessionfs.filesystem.control.shared_roots import SharedRoots
 from sessionfs.filesystem.data import Data, Opened
 from sessionfs.filesystem.inodes import Directory, Found, Node, failure
 from sessionfs.filesystem.loading import Loading
@@ -14,6 +15,7 @@ from sessionfs.filesystem.permissions import READ, SEARCH, WRITE, Caller
 from sessionfs.filesystem.sessions_root import SessionsRoot
 from sessionfs.filesystem.volume import Attributes, Volume
 from sessionfs.formats.intent_records import Operation
+from sessionfs.model.names import CONTROL_DIRECTORY
 
 Listed = tuple[bytes, Attributes, int, Found | None]
 """Name, attributes, the cookie behind it, and what `Namespace.adopt` needs when the kernel took it."""
@@ -41,11 +43,15 @@ class Namespace:
         volume: The mount.
         loading: Brings in what is not here.
         sessions: The root.
+        shared: The directories above the shared roots.
         data: Opens files.
     """
 
-    def __init__(self, volume: Volume, loading: Loading, sessions: SessionsRoot, data: Data) -> None:
+    def __init__(
+        self, volume: Volume, loading: Loading, sessions: SessionsRoot, shared: SharedRoots, data: Data
+    ) -> None:
         self._volume = volume
+        self._shared = shared
         self._loading = loading
         self._sessions = sessions
         self._data = data
@@ -65,7 +71,7 @@ class Namespace:
         if parent.__class__ is not Directory or name in (b".", b".."):
             return self._lookup_special(table.node(number), name)
         if parent is table.root:
-            return self._sessions.lookup(name)
+            return self._shared.top() if name == CONTROL_DIRECTORY else self._sessions.lookup(name)
         if not self._loading.is_ready(parent):
             return self._loading.then(parent, self.lookup, number, name, caller)
         if caller.uid:
@@ -89,7 +95,8 @@ class Namespace:
         elif name not in (b".", b".."):
             if node.kind != stat.S_IFDIR:
                 raise failure(errno.ENOTDIR)
-            return self._sessions.control.lookup(node, name)
+            control = self._shared if node.session is None else self._sessions.control
+            return control.lookup(node, name)
         node.lookups += 1
         return self._volume.attributes(node)
 
@@ -172,6 +179,9 @@ class Namespace:
         mode = stat.S_IMODE(mode)
         if number == self._table.root.number:
             return self._sessions.make(name, mode, caller)
+        above = self._table.by_number.get(number)
+        if above is not None and self._shared.has(above):
+            return self._shared.make(above, name, mode, caller)
 
         def make(directory: int) -> os.stat_result:
             os.mkdir(name, mode, dir_fd=directory)
@@ -336,7 +346,8 @@ class Namespace:
         return self._entries(listing, offset)
 
     async def _read_control(self, listing: Listing, offset: int) -> Iterator[Listed]:
-        names = self._sessions.control.names(listing.node)
+        control = self._shared if listing.node.session is None else self._sessions.control
+        names = control.names(listing.node)
         listing.names = names if isinstance(names, list) else await names
         return self._entries(listing, offset)
 
@@ -362,7 +373,8 @@ class Namespace:
                 shown = self._sessions.listed(name)
                 yield name, shown, index + 3, (shown.number, None, None)
             elif node.__class__ is not Directory:
-                shown = self._sessions.control.listed(node, name)
+                control = self._shared if node.session is None else self._sessions.control
+                shown = control.listed(node, name)
                 yield name, shown, index + 3, (shown.number, None, None)
             else:
                 entry = self._entry(node, name)
@@ -372,7 +384,7 @@ class Namespace:
     def _attributes_of(self, node: Node) -> Attributes:
         if node.__class__ is Directory:
             return self._volume.attributes(node)
-        return self._sessions.control.attributes(node)
+        return (self._shared if self._shared.has(node) else self._sessions.control).attributes(node)
 
     def _entry(self, parent: Directory, name: bytes) -> tuple[Attributes, Found] | None:
         try:

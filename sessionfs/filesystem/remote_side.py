@@ -28,6 +28,9 @@ class RemoteSide(Protocol):
     async def list_sessions(self) -> list[str]:
         """Name the sessions in the bucket; at most ``foreign_lag_seconds`` old."""
 
+    async def list_shared_roots(self) -> list[str]:
+        """Name the shared roots in the bucket; as `list_sessions`."""
+
     async def list_children(self, directory: int) -> Children:
         """List the names in a directory that are not present or whose number is not the working copy's."""
 

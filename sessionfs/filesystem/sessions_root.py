@@ -1,4 +1,7 @@
-"""The mount's root, which holds the sessions."""
+"""The mount's root, which holds the sessions.
+
+Shared roots (``model/roots.py``) are made, found and removed here too, by ids that begin with a percent sign: no name in the root is one.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,9 @@ from sessionfs.filesystem.loading import Loading
 from sessionfs.filesystem.permissions import SEARCH, WRITE, Caller
 from sessionfs.filesystem.volume import Attributes, Volume
 from sessionfs.formats.intent_records import Operation
+from sessionfs.model import roots
 from sessionfs.model.errors import InvalidSessionIdError, NotFoundError, SessionFSError, UnavailableError
-from sessionfs.model.names import display, session_id_from_name
+from sessionfs.model.names import CONTROL_DIRECTORY, SessionId, display, session_id_from_name
 
 
 class SessionsRoot:
@@ -54,6 +58,10 @@ class SessionsRoot:
             OSError: ENOENT; ESTALE.
             SessionFSError: The store could not say.
         """
+        return self._volume.absent(self._table.root) if name.startswith(b"%") else self.lookup_unit(name)
+
+    def lookup_unit(self, name: bytes) -> Attributes | Awaitable[Attributes]:
+        """Find a session or a shared root by its id; as `lookup`."""
         session = self.sessions.get(name)
         if session is not None and session.number:
             if self._volume.is_due(session):
@@ -69,11 +77,11 @@ class SessionsRoot:
 
     def _is_shown(self, name: bytes) -> bool:
         try:
-            identifier = session_id_from_name(name)
+            identifier = roots.unit_id(os.fsdecode(name))
         except InvalidSessionIdError:
             return False
         wanted = self._volume.settings.sessions
-        return not wanted or identifier in wanted
+        return not wanted or identifier in wanted or roots.is_shared_root(identifier)
 
     def _root_of(self, session: Session) -> Attributes:
         node = self._places.directory(session)
@@ -165,7 +173,8 @@ class SessionsRoot:
         except UnavailableError:
             if not names:
                 raise
-        return [name for name in sorted(map(os.fsencode, names)) if self._is_shown(name)]
+        shown = sorted(map(os.fsencode, names))
+        return [name for name in shown if self._is_shown(name) and not name.startswith(b"%")]
 
     def listed(self, name: bytes) -> Attributes:
         """Describe a session in a listing; one that was never opened gets a number for the listing only."""
@@ -183,14 +192,24 @@ class SessionsRoot:
         Raises:
             OSError: EROFS, EINVAL for a bad id, EEXIST, EPERM for a session that this mount does not show, EACCES.
         """
-        volume = self._volume
-        volume.require_changes()
+        self._volume.require_changes()
         try:
             identifier = session_id_from_name(name)
         except InvalidSessionIdError:
             raise failure(errno.EINVAL) from None
         if not self._is_shown(name):
             raise failure(errno.EPERM)
+        return await self.make_unit(identifier, mode, caller)
+
+    async def make_unit(self, identifier: SessionId, mode: int, caller: Caller) -> Attributes:
+        """Make a session or a shared root by its id.
+
+        Raises:
+            OSError: EROFS, EEXIST, EACCES.
+            SessionFSError: It is not ours.
+        """
+        volume, name = self._volume, identifier.encode()
+        volume.require_changes()
         # The name is settled later when the store does not answer now.
         try:
             await self._ask(name)
@@ -261,6 +280,14 @@ class SessionsRoot:
         Raises:
             OSError: EROFS, ENOENT, ENOTEMPTY, EACCES, EPERM.
         """
+        if name == CONTROL_DIRECTORY:
+            raise failure(errno.EPERM)
+        if name.startswith(b"%"):
+            raise failure(errno.ENOENT)
+        return self.remove_unit(name, caller)
+
+    def remove_unit(self, name: bytes, caller: Caller) -> Awaitable[None] | None:
+        """Remove an empty session or shared root by its id; as `remove`."""
         volume, table = self._volume, self._table
         volume.require_changes()
         session = self.sessions.get(name)
@@ -268,13 +295,13 @@ class SessionsRoot:
         if session is None or not isinstance(node, Directory):
             raise failure(errno.ENOENT)
         if not self._loading.is_ready(node):
-            return self._loading.then(node, self.remove, name, caller)
+            return self._loading.then(node, self.remove_unit, name, caller)
         volume.require(caller, table.root, WRITE | SEARCH)
         volume.permissions.require_removal(caller, volume.attributes(table.root), volume.attributes(node))
         if node.overrides:
             raise failure(errno.ENOTEMPTY)
         if not self._loading.gate.admits(session, caller):
-            return self._loading.then_owned(session, self.remove, name, caller)
+            return self._loading.then_owned(session, self.remove_unit, name, caller)
         self._take_away(session, node)
         return None
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from sessionfs.formats import versioned_json
+from sessionfs.model import roots
 from sessionfs.model.errors import CorruptDataError
 
 FORMAT = 1
@@ -53,7 +54,7 @@ class CommitMarker(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode(marker: CommitMarker) -> bytes:
     """Give a marker's canonical JSON."""
-    return versioned_json.encode(marker)
+    return versioned_json.encode(msgspec.structs.replace(marker, session=roots.shown_id(marker.session)))
 
 
 def decode(raw: bytes, key: str) -> CommitMarker:
@@ -69,4 +70,5 @@ def decode(raw: bytes, key: str) -> CommitMarker:
     """
     if versioned_json.decode_format(raw, key, supported=FORMAT) is None:
         raise CorruptDataError(f"{key} has no format")
-    return versioned_json.decode(raw, CommitMarker, key)
+    marker = versioned_json.decode(raw, CommitMarker, key)
+    return msgspec.structs.replace(marker, session=roots.internal_id(marker.session))

@@ -22,7 +22,6 @@ from sessionfs.formats.commit_messages import (
     ListGenerations,
     Thaw,
 )
-from sessionfs.formats.fetch_messages import BlockFetched, BlocksFinished, FetchBlock, FinishBlocks
 from sessionfs.formats.link_message import Entry, Message, SessionRefreshed
 from sessionfs.formats.ownership_messages import Claim, Claimed, Release, ReleaseAll, SessionState
 from sessionfs.model import errors
@@ -78,7 +77,9 @@ class SessionFound(Message, frozen=True):
 
 
 class ListSessions(Message, frozen=True):
-    """Name the sessions in the bucket. Reply: `SessionNames`."""
+    """Name the sessions in the bucket, or the shared roots (``model/roots.py``). Reply: `SessionNames`."""
+
+    shared: bool = False
 
 
 class SessionNames(Message, frozen=True):
@@ -123,6 +124,59 @@ class Fetched(Message, frozen=True):
     """
 
     staged: str
+    entry: Entry
+
+
+# A large file may come block by block, in any order, into one sparse file of the daemon's in staging. A block is `BLOCK_BYTES` long, the last one
+# shorter. The daemon makes the file, as long as the whole content; the replication process writes blocks into it and answers when one verified.
+# Until then the daemon shows nothing of it.
+
+
+class FetchBlock(Message, frozen=True):
+    """Write one verified block of a content into a file in staging. Reply: `BlockFetched`.
+
+    Attributes:
+        number: The file whose content it is.
+        block: Which block, from 0.
+        partial: Name below the staging directory; the file there is as long as the content.
+        sha256: Of the whole content: the file may have another one by now.
+        log_position: Operations the answer must know.
+    """
+
+    number: int
+    block: int
+    partial: str
+    sha256: str
+    log_position: int
+
+
+class BlockFetched(Message, frozen=True):
+    """Reply to `FetchBlock`: the block is there, and verified."""
+
+
+class FinishBlocks(Message, frozen=True):
+    """Bring a file in staging that has all its blocks to the disk, and say how it must look. Reply: `BlocksFinished`.
+
+    Attributes:
+        number: As in `FetchBlock`.
+        partial: As there.
+        sha256: As there; refused when the file has another content by now.
+        log_position: Operations the answer must know.
+    """
+
+    number: int
+    partial: str
+    sha256: str
+    log_position: int
+
+
+class BlocksFinished(Message, frozen=True):
+    """Reply to `FinishBlocks`.
+
+    Attributes:
+        entry: Attributes the file must have in the working copy.
+    """
+
     entry: Entry
 
 

@@ -26,7 +26,7 @@ import msgspec
 import zstandard
 
 from sessionfs.formats import extended_attributes, versioned_json
-from sessionfs.model import names
+from sessionfs.model import names, roots
 from sessionfs.model.errors import CorruptDataError
 
 FORMAT = 1
@@ -161,7 +161,7 @@ def encode(manifest: Manifest) -> tuple[bytes, str]:
     raw = versioned_json.encode(
         _WireManifest(
             format=FORMAT,
-            session=manifest.session,
+            session=roots.shown_id(manifest.session),
             generation=manifest.generation,
             previous=manifest.previous,
             created_at=manifest.created_at,
@@ -201,7 +201,7 @@ def decode(raw: bytes, key: str, *, limit_bytes: int = MAX_DECODED_BYTES) -> Man
         if entry.path == following.path:
             raise CorruptDataError(f"{key} names {names.display(entry.path)!r} twice")
     return Manifest(
-        session=wire.session,
+        session=roots.internal_id(wire.session),
         generation=wire.generation,
         entries=tuple(entries),
         previous=wire.previous,

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from sessionfs.formats import versioned_json
+from sessionfs.model import roots
 from sessionfs.model.errors import CorruptDataError
 
 FORMAT = 1
@@ -64,6 +65,8 @@ class BeatRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode(record: OwnerRecord | BeatRecord) -> bytes:
     """Give a record's canonical JSON."""
+    if isinstance(record, OwnerRecord):
+        record = msgspec.structs.replace(record, session=roots.shown_id(record.session))
     return versioned_json.encode(record)
 
 
@@ -80,7 +83,8 @@ def decode_owner(raw: bytes, key: str) -> OwnerRecord:
     """
     if versioned_json.decode_format(raw, key, supported=FORMAT) is None:
         raise CorruptDataError(f"{key} has no format")
-    return versioned_json.decode(raw, OwnerRecord, key)
+    record = versioned_json.decode(raw, OwnerRecord, key)
+    return msgspec.structs.replace(record, session=roots.internal_id(record.session))
 
 
 def decode_beat(raw: bytes, key: str) -> BeatRecord:

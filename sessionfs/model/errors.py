@@ -118,11 +118,15 @@ class SessionAlreadyOwnedError(ConflictError):
         message: One line that names the session.
         holder: Who owns it.
         remedy: What a person can do.
+        remaining_seconds: How long the holder must still give no sign of life before it may be taken over; 0 when unknown.
     """
 
-    def __init__(self, message: str, *, holder: str, remedy: str = "") -> None:
+    def __init__(
+        self, message: str, *, holder: str, remedy: str = "", remaining_seconds: float = 0.0
+    ) -> None:
         super().__init__(message, remedy=remedy)
         self.holder = holder
+        self.remaining_seconds = remaining_seconds
 
 
 class OwnershipLostError(ConflictError):

@@ -12,8 +12,11 @@ Layout (all below the store's prefix)::
     sessions/<id>.objects/<aa>/<sha256>          bytes without a live object of their own
     sessions/<id>.objects/<aa>/<sha256>.alias    first bytes of such an object that a generation names
     sessions/<id>.conflicts/<path>/<stamp>-<holder>   bytes kept aside
+    plugins/<plugin>/..., agents/<agent>/plugins/<plugin>/..., eval/<run>/...   shared roots, each with the same siblings
     hosts/<holder>.json                          beat of one daemon that owns sessions
     probe/<random>                               scratch of the store probe
+
+"Session" stands for shared roots too (``model/roots.py``): every function here takes and gives ids of both.
 
 Keys are checked here before any store is called: ``/``-separated, no empty, ``.`` or ``..`` segment, no ``\``, no
 control character, at most 1024 bytes of UTF-8.
@@ -24,12 +27,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from sessionfs.model import names
-from sessionfs.model.errors import InvalidKeyError, InvalidSessionIdError
+from sessionfs.model import names, roots
+from sessionfs.model.errors import InvalidKeyError
 from sessionfs.model.names import SessionId
 
 MAX_KEY_BYTES = 1024
-SESSIONS_PREFIX = "sessions/"
+SESSIONS_PREFIX = f"{roots.SESSIONS}/"
+SHARED_PREFIXES = tuple(f"{kind}/" for kind in roots.SHAPES)
+"""Prefixes of the shared roots of each kind."""
 PROBE_PREFIX = "probe/"
 HOSTS_PREFIX = "hosts/"
 _SHA256_HEX_LENGTH = 64
@@ -125,7 +130,7 @@ def _validate(key: str, shown: str) -> None:
 
 def session_prefix(session: SessionId) -> str:
     """Prefix of every live object of a session; also the key of its root's marker."""
-    return f"{SESSIONS_PREFIX}{session}/"
+    return f"{roots.key_base(session)}/"
 
 
 def live_key(session: SessionId, path: bytes, *, is_directory: bool) -> str | None:
@@ -148,14 +153,8 @@ def live_key(session: SessionId, path: bytes, *, is_directory: bool) -> str | No
 
 def parse_live_key(key: str) -> LivePath | None:
     """Say what a live key names; None when no path of a session has this key (another tool wrote it)."""
-    if not key.startswith(SESSIONS_PREFIX):
-        return None
-    head, slash, rest = key[len(SESSIONS_PREFIX) :].partition("/")
-    try:
-        session = names.session_id(head)
-    except InvalidSessionIdError:
-        return None
-    if not slash:
+    unit, rest = _below(key)
+    if unit is None:
         return None
     is_directory = rest == "" or rest.endswith("/")
     trimmed = rest.removesuffix("/")
@@ -167,7 +166,21 @@ def parse_live_key(key: str) -> LivePath | None:
         decoded.append(name)
     if decoded and decoded[0] == names.CONTROL_DIRECTORY:
         return None
-    return LivePath(session, b"/".join(decoded), is_directory)
+    return LivePath(unit, b"/".join(decoded), is_directory)
+
+
+def session_of_key(key: str) -> SessionId | None:
+    """The session below whose prefix a key is, whether or not a path has this key; None for any other key."""
+    return _below(key)[0]
+
+
+def _below(key: str) -> tuple[SessionId | None, str]:
+    """The session below whose prefix a key is, and the rest of the key."""
+    depth = roots.key_depth(key.partition("/")[0])
+    pieces = key.split("/", depth) if depth else []
+    if len(pieces) <= depth or not depth:
+        return None, ""
+    return roots.of_key_segments(pieces[:depth]), pieces[depth]
 
 
 def related(first: str, second: str) -> bool:
@@ -178,7 +191,7 @@ def related(first: str, second: str) -> bool:
 
 def manifest_prefix(session: SessionId) -> str:
     """Prefix of a session's manifests."""
-    return f"{SESSIONS_PREFIX}{session}.manifest/"
+    return f"{roots.key_base(session)}.manifest/"
 
 
 def manifest_key(session: SessionId) -> str:
@@ -212,7 +225,7 @@ def parse_generation_key(session: SessionId, key: str) -> int | None:
 
 def owner_key(session: SessionId) -> str:
     """Key of a session's ownership record."""
-    return f"{SESSIONS_PREFIX}{session}.owner/owner.json"
+    return f"{roots.key_base(session)}.owner/owner.json"
 
 
 def beat_key(holder: str) -> str:
@@ -222,7 +235,7 @@ def beat_key(holder: str) -> str:
 
 def commit_marker_key(session: SessionId) -> str:
     """Key of the marker of the last commit."""
-    return f"{SESSIONS_PREFIX}{session}.snapshot.json"
+    return f"{roots.key_base(session)}.snapshot.json"
 
 
 def content_key(session: SessionId, sha256: str) -> str:
@@ -234,12 +247,12 @@ def content_key(session: SessionId, sha256: str) -> str:
     """
     if len(sha256) != _SHA256_HEX_LENGTH:
         raise InvalidKeyError(f"{sha256!r} is no sha256")
-    return f"{SESSIONS_PREFIX}{session}.objects/{sha256[:2]}/{sha256}"
+    return f"{roots.key_base(session)}.objects/{sha256[:2]}/{sha256}"
 
 
 def objects_prefix(session: SessionId) -> str:
     """Prefix of everything that is kept by its content."""
-    return f"{SESSIONS_PREFIX}{session}.objects/"
+    return f"{roots.key_base(session)}.objects/"
 
 
 def alias_key(session: SessionId, sha256: str) -> str:
@@ -267,26 +280,23 @@ def conflict_key(live: str, *, stamp: str, holder: str) -> str:
     Raises:
         InvalidKeyError: `live` is no live key.
     """
-    session, slash, rest = live.removeprefix(SESSIONS_PREFIX).partition("/")
-    if not live.startswith(SESSIONS_PREFIX) or not slash:
+    session, rest = _below(live)
+    if session is None:
         raise InvalidKeyError(f"{live!r} is no live key")
     path = rest.rstrip("/") or "_root"
-    key = f"{SESSIONS_PREFIX}{session}.conflicts/{path}/{stamp}-{holder}"
+    key = f"{roots.key_base(session)}.conflicts/{path}/{stamp}-{holder}"
     if len(key.encode("utf-8")) > MAX_KEY_BYTES:
-        key = f"{SESSIONS_PREFIX}{session}.conflicts/_long/{stamp}-{holder}"
+        key = f"{roots.key_base(session)}.conflicts/_long/{stamp}-{holder}"
     return key
 
 
 def parse_conflict_key(key: str) -> KeptAside | None:
     """Say whose bytes a key below ``.conflicts/`` keeps; None for any other key."""
-    head, found, rest = key.removeprefix(SESSIONS_PREFIX).partition(".conflicts/")
+    head, found, rest = key.partition(".conflicts/")
     path, slash, name = rest.rpartition("/")
     match = _CONFLICT.fullmatch(name)
-    if not key.startswith(SESSIONS_PREFIX) or not found or not slash or match is None:
-        return None
-    try:
-        session = names.session_id(head)
-    except InvalidSessionIdError:
+    session = roots.of_key_segments(head.split("/"))
+    if session is None or not found or not slash or match is None:
         return None
     if path in {"_root", "_long"}:
         # A file of that name is not told apart from the session's root: a person must look.
@@ -299,16 +309,16 @@ def parse_conflict_key(key: str) -> KeptAside | None:
 
 def conflicts_prefix(session: SessionId) -> str:
     """Prefix of everything kept aside for a session."""
-    return f"{SESSIONS_PREFIX}{session}.conflicts/"
+    return f"{roots.key_base(session)}.conflicts/"
 
 
 def session_of_prefix(prefix: str) -> SessionId | None:
-    """The session that a common prefix such as ``sessions/<id>/`` or ``sessions/<id>.manifest/`` belongs to."""
-    name = prefix.removeprefix(SESSIONS_PREFIX).rstrip("/")
-    for suffix in names.SIBLING_SUFFIXES:
-        if name.endswith(suffix):
-            return None
-    try:
-        return names.session_id(name)
-    except InvalidSessionIdError:
-        return None
+    """The session whose prefix this is, as ``sessions/<id>/``; None for any other, such as ``sessions/<id>.manifest/``."""
+    return roots.of_key_segments(prefix.rstrip("/").split("/"))
+
+
+def session_with(listed: str) -> SessionId | None:
+    """The session that has a prefix or a key directly beside its own prefix, as ``sessions/<id>.manifest/``; None for any other."""
+    bare = listed.rstrip("/")
+    suffix = next((suffix for suffix in names.SIBLING_SUFFIXES if bare.endswith(suffix)), "")
+    return session_of_prefix(bare.removesuffix(suffix))

@@ -31,7 +31,9 @@ from sessionfs.model.errors import SessionFSError
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.hydration.fan_out import for_each
 from sessionfs.replication.trio_store import READ_TRIES, TrioStore, write_id_of
+from sessionfs.replication.uploads.attempts import known_object
 from sessionfs.replication.uploads.working_files import WorkingFiles, identity_of
+from sessionfs.stores.base import ObjectStat
 from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.layout import StateLayout
@@ -280,8 +282,13 @@ class Evictor:
             found is not None
             and found.token == known.token
             and found.size_bytes == known.size_bytes
-            and write_id_of(found) == known.write_id
+            and (write_id_of(found) == known.write_id or (not known.write_id and _has_sum(found, known)))
         )
+
+
+def _has_sum(found: ObjectStat, known: KnownObject) -> bool:
+    """Whether an object says of itself that it has the bytes that a manifest names; a manifest does not tell who wrote it."""
+    return known.sha256 != "" and known_object(found, known.key, 0).sha256 == known.sha256
 
 
 class _Freed:

@@ -20,7 +20,7 @@ import trio
 from sessionfs.formats.link_message import Entry, SessionRefreshed
 from sessionfs.formats.link_messages import Fetched, SessionFound
 from sessionfs.formats.manifest import Manifest
-from sessionfs.model import keys, names
+from sessionfs.model import names, roots
 from sessionfs.model.clock import Clock
 from sessionfs.model.errors import (
     AccessError,
@@ -29,6 +29,7 @@ from sessionfs.model.errors import (
 )
 from sessionfs.model.names import SessionId
 from sessionfs.model.settings import ReplicationSettings
+from sessionfs.replication.hydration.bucket_listing import BucketListing
 from sessionfs.replication.hydration.comparison import Comparison, Differences, is_ours
 from sessionfs.replication.hydration.exact_comparison import ExactComparison
 from sessionfs.replication.hydration.exact_trees import generation_of
@@ -46,7 +47,7 @@ from sessionfs.replication.hydration.takeover.catch_up import Base, CatchUp, Cau
 from sessionfs.replication.hydration.takeover.generation_sources import GenerationSources
 from sessionfs.replication.hydration.takeover.tail import Tail
 from sessionfs.replication.remote_tree import RemoteTreeReader
-from sessionfs.replication.trio_store import READ_TRIES, TrioStore
+from sessionfs.replication.trio_store import TrioStore
 from sessionfs.replication.uploads.conflicts import RaiseEvent
 from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
@@ -110,7 +111,6 @@ class Hydrator:
         self._store = store
         self._clock = clock
         self._raise_event = raise_event
-        self._listing_seconds = listing_seconds
         owner = (os.geteuid(), os.getegid())
         self._reader = RemoteTreeReader(
             store, exclusions, private_globs=settings.private_globs, owner=owner, at=settings.at
@@ -130,15 +130,9 @@ class Hydrator:
             journal, store, self._reader, fetcher=self._fetcher, content=content, owner=owner
         )
         self._files = FileFetch(
-            journal,
-            self._reader,
-            fetcher=self._fetcher,
-            content=content,
-            comparison=comparison,
-            exact=exact,
-            read_only=self._trees,
-            raise_event=raise_event,
-        )
+            journal, self._reader, fetcher=self._fetcher, content=content, comparison=comparison, exact=exact,
+            read_only=self._trees, raise_event=raise_event,
+        )  # fmt: skip
         self.blocks = BlockFetch(journal, store, layout, files=self._files, content=content)
         sources = GenerationSources(journal, store, layout, clock, content)
         tail = Tail(
@@ -148,9 +142,7 @@ class Hydrator:
             journal, self._reader, comparison=comparison, exact=exact, tail=tail, sources=sources
         )
         self._locks: dict[str, trio.Lock] = {}
-        self._listed: list[SessionId] = []
-        self._listed_at = float("-inf")
-        self._removed: dict[str, str] = {}
+        self._listing = BucketListing(journal, store, clock, listing_seconds=listing_seconds)
 
     # --- sessions
 
@@ -167,7 +159,7 @@ class Hydrator:
             async with self._locks.setdefault(session, trio.Lock()):
                 root = await self._trees.open(session)
                 return self._read_only(session, root)
-        identifier = names.session_id(session)
+        identifier = roots.unit_id(session)
         async with self._locks.setdefault(session, trio.Lock()):
             if self._one_generation.is_wanted:
                 return self._read_only(session, await self._one_generation.open(identifier))
@@ -195,7 +187,7 @@ class Hydrator:
             if self._root(session) is not None:
                 self._journal.update_session(session, known=True)
             elif survey.is_removed:
-                self._removed[session] = survey.manifest_token
+                self._listing.note_removed(session, survey.manifest_token)
             return self._found(session)
         if self._root(session) is not None:
             await self._adoption.merge(session, tree)
@@ -211,35 +203,11 @@ class Hydrator:
         Raises:
             UnavailableError, AccessError: The store does not answer, and never did.
         """
-        now_seconds = self._clock.elapsed_seconds()
-        if now_seconds - self._listed_at >= self._listing_seconds:
-            try:
-                listed = await self._list_bucket()
-            except (UnavailableError, AccessError):
-                if self._listed_at == float("-inf"):
-                    raise
-            else:
-                self._listed, self._listed_at = listed, now_seconds
-        rows = [row for row in self._journal.sessions() if not is_read_only_tree(row.id)]
-        here = {row.id for row in rows if self._root(row.id) is not None}
-        removed = {row.id for row in rows if row.written} - here
-        return sorted(({*self._listed} | here) - removed)
+        return await self._listing.sessions()
 
-    async def _list_bucket(self) -> list[SessionId]:
-        _, prefixes = await self._store.list_all(keys.SESSIONS_PREFIX, whole_segments=True, tries=READ_TRIES)
-        found = (keys.session_of_prefix(prefix) for prefix in prefixes)
-        return [session for session in found if session is not None and not await self._is_removed(session)]
-
-    async def _is_removed(self, session: SessionId) -> bool:
-        """Whether a listed session was removed in the bucket as far as is known: something may be left below its prefix."""
-        token = self._removed.get(session)
-        if token is None:
-            return False
-        found = await self._store.head(keys.manifest_key(session), tries=READ_TRIES)
-        if found is not None and found.token == token:
-            return True
-        del self._removed[session]
-        return False
+    async def list_shared_roots(self) -> list[str]:
+        """Name the shared roots in the bucket and here; as `list_sessions`."""
+        return await self._listing.shared_roots()
 
     async def list_generations(self, session: str) -> list[int]:
         """Name the generations of a session that can be shown, ascending.
@@ -249,7 +217,7 @@ class Hydrator:
             UnavailableError, AccessError: The store does not answer.
             CorruptDataError, UnsupportedFormatError: The newest manifest cannot be read.
         """
-        return await self._trees.generations(names.session_id(session))
+        return await self._trees.generations(roots.unit_id(session))
 
     # --- what other hosts change
 
@@ -264,7 +232,7 @@ class Hydrator:
         """
         if is_read_only_tree(session):
             return SessionRefreshed([], [], foreign=False)
-        identifier = names.session_id(session)
+        identifier = roots.unit_id(session)
         async with self._locks.setdefault(session, trio.Lock()):
             row = self._journal.session(session)
             if row is None:
@@ -313,7 +281,7 @@ class Hydrator:
         """
         if claim.is_presumed:
             return None
-        identifier = names.session_id(session)
+        identifier = roots.unit_id(session)
         async with self._locks.setdefault(session, trio.Lock()):
             base = Base(claim.epoch, claim.manifest, claim.manifest_token)
             if claim.manifest is None:
@@ -334,7 +302,7 @@ class Hydrator:
         """
         if not self._catch_up.is_behind(session):
             return []
-        caught_up = await self._go_on(names.session_id(session))
+        caught_up = await self._go_on(roots.unit_id(session))
         places = (self._journal.path_of(number) for number in sorted(caught_up.waiting))
         return [names.display(place[1]) for place in places if place is not None]
 
@@ -344,7 +312,7 @@ class Hydrator:
         Returns:
             How many files were kept aside.
         """
-        return (await self._go_on(names.session_id(session))).tail_files
+        return (await self._go_on(roots.unit_id(session))).tail_files
 
     async def _go_on(self, session: SessionId) -> CaughtUp:
         async with self._locks.setdefault(session, trio.Lock()):

@@ -12,12 +12,13 @@ from sessionfs.formats.link_messages import (
     SessionStatus,
     Status,
 )
-from sessionfs.model import keys, names
+from sessionfs.model import keys, names, roots
 from sessionfs.model.clock import Clock
 from sessionfs.replication.ownership.owner import Ownership
 from sessionfs.replication.trio_store import TrioStore
 from sessionfs.replication.uploader import Uploader
 from sessionfs.working_copy.exclusions import Exclusions
+from sessionfs.working_copy.journal_tree import Node, SessionRow
 from sessionfs.working_copy.layout import StateLayout
 from sessionfs.working_copy.upload_journal import UploadJournal, Work, WorkSummary
 
@@ -40,6 +41,7 @@ class Reporting:
         exclusions: Names that never leave this host.
         ownership: Who owns what.
         commit_problem: Gives why a session's last commit failed, "" when it did not.
+        fetch_problem: Gives why a file's bytes could not be had, "" when nothing is known against it.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class Reporting:
         *,
         ownership: Ownership,
         commit_problem: Callable[[str], str],
+        fetch_problem: Callable[[int], str],
     ) -> None:
+        self._fetch_problem = fetch_problem
         self._ownership = ownership
         self._commit_problem = commit_problem
         self._journal = journal
@@ -83,7 +87,7 @@ class Reporting:
                 commit_problem=self._commit_problem(session.id),
             )
             for session in self._journal.sessions()
-            if not session.tree_of and "%" not in session.id
+            if not session.tree_of and not roots.is_tree_of_the_past(session.id)
         ]
         held = self._journal.held_count()
         return Status(
@@ -122,24 +126,28 @@ class Reporting:
             return Description(state="local-only", reason="excluded by exclude_globs", generation=generation)
         if not (stat.S_ISREG(node.mode) or stat.S_ISDIR(node.mode) or stat.S_ISLNK(node.mode)):
             return Description(state="local-only", reason="no object can hold it", generation=generation)
+        problem = self._fetch_problem(number)
+        if problem:
+            return Description(state="stuck", reason=problem, sha256=node.sha256, generation=generation)
+        if row is not None and row.tree_of:
+            return Description(state=_place_of(node), sha256=node.sha256, generation=row.tree_of)
         key = keys.live_key(session, path, is_directory=node.is_directory)
         if key is None:
             return Description(
                 state="manifest-only", reason="its key would be too long", generation=generation
             )
+        return self._describe_key(key, node, row)
+
+    def _describe_key(self, key: str, node: Node, row: SessionRow | None) -> Description:
         known = self._journal.object(key)
         work = self._journal.work(key)
         conflict = self._journal.conflict_of(key)
-        if work is not None and key in self._uploader.in_flight:
-            state = "uploading"
-        elif work is not None:
-            state = work.state
+        if work is not None:
+            state = "uploading" if key in self._uploader.in_flight else work.state
         elif conflict:
             state = "conflict"
-        elif known is None:
-            state = "local-only"
         else:
-            state = "clean" if node.present else "remote"
+            state = "local-only" if known is None and node.present else _place_of(node)
         reason = work.reason if work is not None else ""
         if not reason and conflict:
             reason = f"other bytes are kept at {conflict}"
@@ -149,7 +157,7 @@ class Reporting:
             key=key,
             etag=known.token if known else "",
             sha256=known.sha256 if known else "",
-            generation=generation,
+            generation=row.generation if row else 0,
             owner=row.holder if row else "",
         )
 
@@ -178,7 +186,11 @@ class Reporting:
         live = keys.parse_live_key(row.key)
         if live is None:
             return row.key
-        return names.display(live.session.encode() + b"/" + live.path)
+        return names.display(roots.mount_path(live.session).encode() + b"/" + live.path)
+
+
+def _place_of(node: Node) -> str:
+    return "clean" if node.present else "remote"
 
 
 def _session_state(owed: WorkSummary | None) -> str:

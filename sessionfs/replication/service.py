@@ -34,7 +34,7 @@ from sessionfs.formats.link_message import Message
 from sessionfs.formats.link_messages import AnyMessage, ImageGrant, ResolveConflict
 from sessionfs.formats.ownership_messages import Release, ReleaseAll, SessionState
 from sessionfs.model import clock as clocks
-from sessionfs.model import keys, names
+from sessionfs.model import keys, roots
 from sessionfs.model.clock import Clock
 from sessionfs.model.errors import InternalError, NotFoundError, SessionFSError, UnavailableError
 from sessionfs.model.names import SessionId
@@ -147,6 +147,7 @@ class ReplicationService:
             clock,
             exclusions,
             raise_event=self._journal.add_event,
+            set_aside=self._set_aside,
         )
         self._control = self._session_control(exclusions)
         self._reporting = Reporting(
@@ -158,6 +159,7 @@ class ReplicationService:
             exclusions,
             ownership=self._ownership,
             commit_problem=self._control.problem,
+            fetch_problem=self._hydrator.problem_of,
         )
         self._sweeper = Sweeper(self._journal, layout, settings, clock, exclusions, wake=self._uploader.wake)
         self._evictor = Evictor(
@@ -177,6 +179,7 @@ class ReplicationService:
             tell=self._tell_state,
             host=socket.gethostname(),
             on_claimed=self._note_claimed,
+            on_permitted=self._note_permitted,
         )
 
     def _make_uploader(self, exclusions: Exclusions, mount_point: str) -> Uploader:
@@ -232,6 +235,8 @@ class ReplicationService:
             messages.ListChildren: self._list_children,
             messages.RefreshSession: self._refresh_session,
             messages.Fetch: self._fetch,
+            messages.FetchBlock: self._fetch_block,
+            messages.FinishBlocks: self._finish_blocks,
             messages.Flush: self._flush,
             messages.Describe: self._describe,
             messages.LogGrew: self._note_growth,
@@ -328,8 +333,14 @@ class ReplicationService:
     def _tell_state(self, state: SessionState) -> None:
         self._control.note_lost(state)
 
+    async def _set_aside(self, session: SessionId) -> int:
+        return await self._control.set_aside(session)
+
     def _note_claimed(self, session: SessionId, claim: Claim) -> None:
         self._control.note_claimed(session, claim)
+
+    def _note_permitted(self) -> None:
+        self._uploader.wake()
 
     async def _adopt_then_upload(self) -> None:
         """Ask the bucket about sessions whose journal was lost before their files are put: most are equal there."""
@@ -381,7 +392,7 @@ class ReplicationService:
         return [key for key in deleted if self._journal.object(key) and not self._journal.wanted(key)]
 
     def _is_mass(self, session: str, deleted_files: int) -> bool:
-        before = self._journal.count_objects(f"{keys.SESSIONS_PREFIX}{session}/")
+        before = self._journal.count_objects(keys.session_prefix(SessionId(session)))
         return self._brake.is_mass(deleted_files, files_before=before)
 
     # --- requests
@@ -395,6 +406,7 @@ class ReplicationService:
             # Of a foreign session the daemon asks for the news itself: it must hear what is old on its disk.
             await self._refresh_at_first_use(message.session, message.patience_seconds)
         self._refreshed.add(message.session)
+        self._uploader.wake()
         owned = not found.read_only and self._control.is_open(message.session)
         return msgspec.structs.replace(found, owned=owned)
 
@@ -406,7 +418,9 @@ class ReplicationService:
         except (UnavailableError, NotFoundError) as problem:
             _log.warning("session not compared with the bucket", session=session, problem=str(problem))
 
-    async def _list_sessions(self, _message: messages.ListSessions) -> AnyMessage:
+    async def _list_sessions(self, message: messages.ListSessions) -> AnyMessage:
+        if message.shared:
+            return messages.SessionNames(await self._hydrator.list_shared_roots())
         return messages.SessionNames(await self._hydrator.list_sessions())
 
     async def _list_children(self, message: messages.ListChildren) -> AnyMessage:
@@ -415,11 +429,27 @@ class ReplicationService:
 
     async def _refresh_session(self, message: messages.RefreshSession) -> AnyMessage:
         await self._log.catch_up(message.log_position)
-        return await self._hydrator.refresh_session(message.session)
+        try:
+            return await self._hydrator.refresh_session(message.session)
+        finally:
+            # What was taken over may have to be put right in the bucket.
+            self._uploader.wake()
 
     async def _fetch(self, message: messages.Fetch) -> AnyMessage:
         await self._log.catch_up(message.log_position)
         return await self._hydrator.fetch(message.number)
+
+    async def _fetch_block(self, message: messages.FetchBlock) -> AnyMessage:
+        await self._log.catch_up(message.log_position)
+        await self._hydrator.blocks.fetch(
+            message.number, message.block, partial=message.partial, sha256=message.sha256
+        )
+        return messages.BlockFetched()
+
+    async def _finish_blocks(self, message: messages.FinishBlocks) -> AnyMessage:
+        await self._log.catch_up(message.log_position)
+        entry = self._hydrator.blocks.finish(message.number, partial=message.partial, sha256=message.sha256)
+        return messages.BlocksFinished(entry)
 
     async def _flush(self, message: messages.Flush) -> AnyMessage:
         await self._log.catch_up(message.log_position)
@@ -474,16 +504,16 @@ class ReplicationService:
 
     async def _commit(self, message: Commit) -> AnyMessage:
         await self._log.catch_up(message.log_position)
-        session = names.session_id(message.session)
+        session = roots.unit_id(message.session)
         return await self._control.commit(session, message.trigger, is_turn=message.is_turn)
 
     async def _claim(self, message: ownership_messages.Claim) -> AnyMessage:
         await self._log.catch_up(message.log_position)
-        return await self._control.claim(names.session_id(message.session), force=message.force)
+        return await self._control.claim(roots.unit_id(message.session), force=message.force)
 
     async def _release(self, message: Release) -> AnyMessage:
         await self._log.catch_up(message.log_position)
-        await self._control.release(names.session_id(message.session))
+        await self._control.release(roots.unit_id(message.session))
         return messages.Done()
 
     async def _release_all(self, _message: ReleaseAll) -> AnyMessage:

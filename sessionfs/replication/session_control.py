@@ -12,7 +12,8 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 import structlog
@@ -21,11 +22,12 @@ import trio
 from sessionfs.formats.commit_messages import Committed
 from sessionfs.formats.link_message import SessionRefreshed
 from sessionfs.formats.ownership_messages import Claimed, SessionState
-from sessionfs.model import names
+from sessionfs.model import roots
 from sessionfs.model.clock import Clock
 from sessionfs.model.errors import (
     ConflictError,
     ObjectNotFoundError,
+    OwnershipLostError,
     SessionAlreadyOwnedError,
     SessionFSError,
     UnavailableError,
@@ -97,9 +99,6 @@ class SessionControl:
         self._unsettled: dict[SessionId, Claim] = {}
         self._is_resumed = False
         self._locks: dict[str, trio.Lock] = {}
-        self._lost.update(
-            row.id for row in journal.sessions() if row.owner_state == "lost" and journal.session_work(row.id)
-        )
         self._woken = trio.Event()
 
     # --- ownership
@@ -113,7 +112,12 @@ class SessionControl:
             SessionFSError: What others did could not be taken over: it is tried again by the next claim.
         """
         claim = await self._ownership.claim(session, force=force)
-        changes = await self.settle(session, claim)
+        try:
+            changes = await self.settle(session, claim)
+        except SessionFSError:
+            # It is ours, and nothing of it may be sent before that: it is tried again although nobody asks.
+            self.note_claimed(session, claim)
+            raise
         return Claimed(claim.epoch, changes, is_unclean=claim.is_unclean)
 
     async def settle(self, session: SessionId, claim: Claim) -> SessionRefreshed | None:
@@ -121,7 +125,17 @@ class SessionControl:
         if claim.is_presumed:
             return None
         async with self._locks.setdefault(session, trio.Lock()):
-            return await self._take_over(session, claim)
+            with self._losing(session):
+                return await self._take_over(session, claim)
+
+    @contextmanager
+    def _losing(self, session: SessionId) -> Iterator[None]:
+        """What is found in the bucket may be the proof that a session is another's: then the next claim begins anew."""
+        try:
+            yield
+        except OwnershipLostError as problem:
+            self._ownership.lose(session, holder=problem.holder, reason=problem.message)
+            raise
 
     async def _take_over(self, session: SessionId, claim: Claim) -> SessionRefreshed | None:
         if claim.is_news:
@@ -130,7 +144,8 @@ class SessionControl:
         changes = None
         if claim.is_unclean and claim.is_news:
             self._journal.set_meta(cold_until(session), str(self._clock.wall_ns() + REMEMBERED_NS))
-        if claim.is_news or session in self._behind:
+        is_remade = claim.manifest is not None and claim.manifest.removed
+        if claim.is_news or is_remade or session in self._behind:
             if claim.is_news and await self._estrangement.set_aside(session):
                 raise UnavailableError(
                     f"session {session} still has files of another owner's time that could not be set aside",
@@ -190,7 +205,8 @@ class SessionControl:
     def note_lost(self, state: SessionState) -> None:
         """Take note of a session's new state, and pass it on."""
         if not state.owned:
-            self._lost.add(names.session_id(state.session))
+            self._uploader.give_up(state.session)
+            self._lost.add(roots.unit_id(state.session))
             self._woken.set()
         self._tell(state)
 
@@ -222,7 +238,9 @@ class SessionControl:
         return report
 
     async def _require_caught_up(self, session: SessionId) -> None:
-        old = await self._hydrator.finish_catch_up(session)
+        with self._losing(session):
+            old = await self._hydrator.finish_catch_up(session)
+        self._uploader.wake()
         if old:
             raise UnavailableError(
                 f"session {session} cannot be committed: {old[0]} was changed by another host, and a program still has the old file open",
@@ -248,25 +266,32 @@ class SessionControl:
 
     def is_open(self, session: str) -> bool:
         """Whether programs may write a session without a claim: it is ours, and nothing old of it is left on this disk."""
-        return self._ownership.owns(session) and session not in self._behind
+        return self._ownership.is_caught_up(session) and session not in self._behind
 
     def problem(self, session: str) -> str:
         """Why a session's last commit failed, "" when it did not."""
         return self._problems.get(session, "")
 
     def note_applied(self) -> None:
-        """The log told of changes: a session that was removed is committed soon, and one that owes something without an owner is claimed."""
-        if self._journal.has_unnamed_session() or self._unowned():
+        """The log told of changes: a session that was removed is committed soon, and one that owes something without an owner is claimed.
+
+        A program may have written after a session was lost and before the daemon knew: that is set aside too.
+        """
+        if self._journal.has_unnamed_session() or self._unowned() or self._unowned(lost=True):
             self._woken.set()
 
-    def _unowned(self) -> list[SessionId]:
-        """Sessions that owe something and are neither ours nor lost: whoever made them could not claim them."""
+    def _unowned(self, *, lost: bool = False) -> list[SessionId]:
+        """Sessions that owe something and are not ours: lost ones, or those that whoever made them could not claim."""
         found: list[SessionId] = []
         for session in self._journal.sessions_with_work():
             row = self._journal.session(session)
-            if row is not None and not self._ownership.owns(session) and row.owner_state != "lost":
+            if row is not None and not self._ownership.owns(session) and (row.owner_state == "lost") is lost:
                 found.append(row.id)
         return found
+
+    async def set_aside(self, session: SessionId) -> int:
+        """Keep aside what a session owes of another owner's time; gives how many keys are left."""
+        return await self._estrangement.set_aside(session)
 
     # --- what nobody asks for
 
@@ -302,18 +327,22 @@ class SessionControl:
     async def _do_chores(self) -> float:
         """Do what is to be done; give the seconds until there may be more."""
         failed = False
+        self._unsettled = {name: claim for name, claim in self._unsettled.items() if self._ownership.owns(name)}
         for session, claim in list(self._unsettled.items()):
             failed = not await self._settle_quietly(session, claim) or failed
-        for session in self._unowned() if self._is_resumed else ():
+        held = [row.id for row in self._journal.sessions() if row.owner_state == "held"]
+        unclaimed = {*self._unowned(), *(session for session in held if not self._ownership.owns(session))}
+        for session in sorted(unclaimed) if self._is_resumed else ():
             failed = not await self._claim_quietly(session) or failed
-        for session in sorted(self._lost):
+        for session in sorted(self._lost.union(self._unowned(lost=True))):
             failed = not await self._set_aside_quietly(session) or failed
         for row in self._journal.sessions():
             if row.tree_of or self._is_here(row.id):
                 continue
             if self._is_ours(row):
                 failed = not await self._bury(row) or failed
-            elif not self._has_changed(row) or not row.written:
+            elif row.owner_state != "held" and not (self._has_changed(row) and row.written):
+                # One that was ours when the last process ended is claimed again first: its record must be released.
                 self._journal.remove_session(row.id)
         for troubled in [session for session, problem in self._problems.items() if problem]:
             failed = not await self._commit_quietly(SessionId(troubled), "retry") or failed
@@ -405,7 +434,7 @@ class SessionControl:
         self._tell_daemon(
             msgspec.structs.replace(
                 state,
-                owned=state.owned and state.session not in self._behind,
+                owned=state.owned and self.is_open(state.session),
                 commit_problem=state.commit_problem or self._problems.get(state.session, ""),
             )
         )

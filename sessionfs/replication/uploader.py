@@ -30,7 +30,7 @@ from sessionfs.replication.uploads.aside.parking import Parking
 from sessionfs.replication.uploads.attempts import Attempts
 from sessionfs.replication.uploads.authority import Authority, SoleWriter
 from sessionfs.replication.uploads.conflicts import Conflicts, RaiseEvent
-from sessionfs.replication.uploads.key_upload import KeyUpload, Processed
+from sessionfs.replication.uploads.key_upload import NOT_OURS, KeyUpload, Processed
 from sessionfs.replication.uploads.outage import Outage
 from sessionfs.replication.uploads.sqlite_image import DatabaseImages
 from sessionfs.replication.uploads.stable_image import ImageGate, StableImages
@@ -305,6 +305,12 @@ class Uploader:
             while self._journal.oldest_work(FAR_NS, 1):
                 await self._progress.wait()
         return sum(count for count, _oldest in self._journal.work_counts().values())
+
+    def give_up(self, session: str) -> None:
+        """A session is another host's: nobody waits for its keys any longer."""
+        for flush in self._flushes:
+            for key in [key for key in flush.versions if keys.session_of_key(key) == session]:
+                flush.settle(key, NOT_OURS)
 
     def hold(self, key: str) -> bool:
         """Keep a key from being touched until `release`.

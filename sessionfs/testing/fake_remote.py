@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -19,8 +20,16 @@ from sessionfs.formats.link_messages import (
     Fetched,
     SessionFound,
 )
+from sessionfs.formats.manifest import BLOCK_BYTES
 from sessionfs.formats.ownership_messages import Claimed
-from sessionfs.model.errors import SessionFSError, UnavailableError
+from sessionfs.model import roots
+from sessionfs.model.errors import (
+    CorruptDataError,
+    InternalError,
+    ObjectNotFoundError,
+    SessionFSError,
+    UnavailableError,
+)
 from sessionfs.working_copy.layout import StateLayout
 
 
@@ -44,6 +53,8 @@ class FakeRemote:
         claims: The next answers of `claim`, in order; errors are raised.
         claim_error: Raised by `claim` while it is not None.
         commit_error: Raised by `commit` while it is not None.
+        bad_blocks: Blocks that no object has as their sums say.
+        lost: Contents, by sha256, that are nowhere any more.
     """
 
     def __init__(self, layout: StateLayout) -> None:
@@ -61,6 +72,11 @@ class FakeRemote:
         self.claims: list[Claimed | SessionFSError] = []
         self.claim_error: SessionFSError | None = None
         self.commit_error: SessionFSError | None = None
+        self.bad_blocks: set[int] = set()
+        self.lost: set[str] = set()
+        self._contents: dict[str, bytes] = {}
+        self._blocks_go_on = trio.Event()
+        self._blocks_go_on.set()
         self._commits_go_on = trio.Event()
         self._commits_go_on.set()
         self.roots: dict[str, SessionFound] = {}
@@ -74,7 +90,9 @@ class FakeRemote:
         """Put a session into the bucket; gives its root's number."""
         number = self._number()
         root = _entry(b"", number, stat.S_IFDIR | 0o755, mtime_ns=1_000_000_000_000_000_001, nlink=2)
-        self.roots[session] = SessionFound(exists=True, root=root, foreign=foreign, read_only="%" in session)
+        self.roots[session] = SessionFound(
+            exists=True, root=root, foreign=foreign, read_only=roots.is_tree_of_the_past(session)
+        )
         self.children[number] = {}
         return number
 
@@ -98,6 +116,35 @@ class FakeRemote:
         self.children[directory][name] = entry
         self.bodies[number] = body
         return number
+
+    def add_large_file(self, directory: int, name: bytes, body: bytes) -> int:
+        """Put a file into a directory that may come block by block; gives its number."""
+        number = self.add_file(directory, name, body)
+        self.sum_blocks(number)
+        return number
+
+    def sum_blocks(self, number: int) -> str:
+        """Let a file come block by block from now on; gives the sha256 of its content."""
+        body = self.bodies[number]
+        sha256 = hashlib.sha256(body).hexdigest()
+        self._contents[sha256] = body
+        for names in self.children.values():
+            for name, entry in names.items():
+                if entry.number == number:
+                    names[name] = msgspec.structs.replace(entry, blocks_of=sha256)
+        return sha256
+
+    def hold_blocks(self) -> None:
+        """Let blocks wait until `let_blocks_go`."""
+        self._blocks_go_on = trio.Event()
+
+    def let_blocks_go(self) -> None:
+        """End `hold_blocks`."""
+        self._blocks_go_on.set()
+
+    def blocks_asked(self) -> list[int]:
+        """Give the blocks that were asked for, in order."""
+        return [int(block) for name, block in self.calls if name == "fetch_block"]
 
     def add_directory(self, directory: int, name: bytes, *, mode: int = 0o755) -> int:
         """Put a directory into another; gives its number."""
@@ -190,7 +237,12 @@ class FakeRemote:
     async def list_sessions(self) -> list[str]:
         """Name the sessions."""
         self._called("list_sessions", "")
-        return list(self.roots)
+        return [session for session in self.roots if "%" not in session]
+
+    async def list_shared_roots(self) -> list[str]:
+        """Name the shared roots."""
+        self._called("list_shared_roots", "")
+        return [session for session in self.roots if roots.is_shared_root(session)]
 
     async def list_children(self, directory: int) -> Children:
         """List a directory."""
@@ -220,6 +272,33 @@ class FakeRemote:
         staged = f"fetched-{self._staged}"
         self._write(staged, self.bodies[number])
         return Fetched(staged, entry)
+
+    async def fetch_block(self, number: int, block: int, partial: str, sha256: str) -> None:
+        """Write a block into a file in staging."""
+        self._called("fetch_block", block)
+        await self._blocks_go_on.wait()
+        if self.silent:
+            await trio.sleep_forever()
+        if self.fetch_error is not None:
+            raise self.fetch_error
+        if block in self.bad_blocks:
+            self._write_block(partial, block, b"bad")
+            raise CorruptDataError(f"block {block} of file {number} is nowhere")
+        if sha256 in self.lost:
+            raise ObjectNotFoundError(f"file {number} was replaced while it was read")
+        start = block * BLOCK_BYTES
+        self._write_block(partial, block, self._contents[sha256][start : start + BLOCK_BYTES])
+
+    async def finish_blocks(self, number: int, partial: str, sha256: str) -> Entry:
+        """Describe a file whose blocks are in staging."""
+        self._called("finish_blocks", number)
+        entries = (entry for names in self.children.values() for entry in names.values())
+        entry = next((one for one in entries if one.number == number), None)
+        if entry is None or entry.blocks_of != sha256:
+            raise ObjectNotFoundError(f"file {number} has other bytes by now")
+        if self._sha256(partial) != sha256:
+            raise InternalError(f"staging/{partial} lacks a block")
+        return entry
 
     async def flush(self, number: int) -> None:
         """Note the call."""
@@ -268,6 +347,15 @@ class FakeRemote:
     def _write(self, staged: str, body: bytes) -> None:
         with open(os.path.join(self._layout.staging, staged), "wb") as file:
             file.write(body)
+
+    def _write_block(self, partial: str, block: int, body: bytes) -> None:
+        with open(os.path.join(self._layout.staging, partial), "rb+") as file:
+            file.seek(block * BLOCK_BYTES)
+            file.write(body)
+
+    def _sha256(self, staged: str) -> str:
+        with open(os.path.join(self._layout.staging, staged), "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def _called(self, name: str, argument: str | int) -> None:
         self.calls.append((name, argument))

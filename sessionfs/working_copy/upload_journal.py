@@ -13,7 +13,7 @@ from sessionfs.formats.link_messages import (
     Conflict,
     Event,
 )
-from sessionfs.model import keys, names
+from sessionfs.model import keys, names, roots
 from sessionfs.model.clock import utc_text
 from sessionfs.working_copy.known_content import KnownContent
 from sessionfs.working_copy.layout import ROOT_NUMBER
@@ -225,7 +225,7 @@ class UploadJournal(KnownContent):
         }
 
     def _work_sample(self, session: str, sample: int) -> tuple[str, ...]:
-        prefix = f"{keys.SESSIONS_PREFIX}{session}"
+        prefix = roots.key_base(session)
         rows = self._database.execute(
             "SELECT key FROM work WHERE key >= ? AND key < ? LIMIT ?", (prefix + "/", prefix + "0", sample)
         )
@@ -310,7 +310,7 @@ class UploadJournal(KnownContent):
         """Announce something; the newest `MAX_EVENTS` about files and as many about everything else are kept."""
         at = utc_text(self._clock.wall_ns())
         number = self._database.execute(
-            "INSERT INTO events (name, at, fields) VALUES (?, ?, ?)", (name, at, json.dumps(dict(fields)))
+            "INSERT INTO events (name, at, fields) VALUES (?, ?, ?)", (name, at, _shown(fields))
         ).lastrowid
         if number is not None and number % _EVENTS_BETWEEN_CUTS == 0:
             # An outage must not be pushed out by the writes that went on during it.
@@ -328,3 +328,10 @@ class UploadJournal(KnownContent):
             (after, limit),
         ).fetchall()
         return [Event(row[0], row[1], row[2], json.loads(row[3])) for row in rows]
+
+
+def _shown(fields: Mapping[str, str | int | float | bool]) -> str:
+    """Give an event's fields as people and programs read them."""
+    return json.dumps(
+        {name: roots.readable(value) if isinstance(value, str) else value for name, value in fields.items()}
+    )

@@ -157,7 +157,7 @@ class Host:
 
     def die(self) -> None:
         """Kill every process of this host, and remove the dead mount."""
-        self.kill(*self.remember_pids())
+        self.kill(*self._pids)
         subprocess.run(["umount", "-l", str(self.mount_point)], capture_output=True, check=False)
 
     def owner(self, session: str) -> str:

@@ -222,7 +222,7 @@ def check_image(body: bytes, directory: Path) -> int:
         database.close()
 
 
-def test_an_idle_mount_makes_no_request(proxied: tuple[Host, FaultProxy]) -> None:
+def test_an_idle_mount_makes_no_request_but_its_beat(proxied: tuple[Host, FaultProxy]) -> None:
     host, proxy = proxied
     idle_seconds = float(os.environ.get("SESSIONFS_TEST_IDLE_SECONDS", "20"))
     (host.directory / "s").mkdir()
@@ -231,6 +231,14 @@ def test_an_idle_mount_makes_no_request(proxied: tuple[Host, FaultProxy]) -> Non
     time.sleep(2)
     proxy.reset_counters()
     time.sleep(idle_seconds)
+    others = [request for request in proxy.requests if "/hosts/" not in request[1]]
+    assert others == []
+    # One beat in ten seconds, whatever number of sessions is owned.
+    assert 1 <= len(proxy.requests) <= idle_seconds / 10 + 1
+    host.run("release", str(host.directory / "s"))
+    time.sleep(1)
+    proxy.reset_counters()
+    time.sleep(12)
     assert proxy.requests == []
 
 

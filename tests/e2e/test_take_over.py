@@ -59,7 +59,7 @@ def assert_hydrates(bucket: Bucket, host: Host, files: dict[str, str]) -> None:
 
 
 def test_a_host_that_stood_still_beyond_its_lease_is_succeeded_and_finds_itself_refused(
-    make_fast_host: MakeHost, bucket: Bucket, seaweed: object, store_url: str
+    make_fast_host: MakeHost, bucket: Bucket, store_url: str
 ) -> None:
     with FaultProxy(endpoint_of(store_url)) as proxy:
         first = make_fast_host("a", proxy.url_for(store_url), SESSIONFS_FETCH_TIMEOUT_SECONDS="5")
@@ -90,12 +90,7 @@ def test_a_host_that_stood_still_beyond_its_lease_is_succeeded_and_finds_itself_
         finally:
             request.until.set()
             first.go_on()
-        assert first.finished("snapshot", str(session)).returncode == 5
-        assert errno_of(lambda: (session / "kept").write_text("again")) == errno.EROFS
-        wait_until(lambda: "owed" in kept_texts(bucket, first), LAG_SECONDS)
-        assert kept_texts(bucket, first)["owed"] == {"owed by the first host"}
-        assert all("/s.conflicts/" in one["key"] for one in first.conflicts())
-        assert [event["fields"]["session_id"] for event in first.events("session.owner.lost")] == ["s"]
+        assert_lost(first, bucket)
         # The next commit of the second host finds what came late, keeps it aside and puts it right.
         (there / "more").write_text("more")
         second.snapshot("s")
@@ -112,6 +107,18 @@ def test_a_host_that_stood_still_beyond_its_lease_is_succeeded_and_finds_itself_
         wait_until(lambda: text_of(session, "more") == "more", 2 * LAG_SECONDS)
         wait_until(lambda: {name: text_of(session, name) for name in files} == files, 2 * LAG_SECONDS)
         assert sorted(os.listdir(session)) == sorted(files)
+
+
+def assert_lost(first: Host, bucket: Bucket) -> None:
+    """The first host is refused, says so once, and lists what it owed."""
+    session = first.directory / "s"
+    assert first.finished("snapshot", str(session)).returncode == 5
+    assert errno_of(lambda: (session / "kept").write_text("again")) == errno.EROFS
+    assert first.owner("s")
+    wait_until(lambda: "owed" in kept_texts(bucket, first), LAG_SECONDS)
+    assert kept_texts(bucket, first)["owed"] == {"owed by the first host"}
+    assert all("/s.conflicts/" in one["key"] for one in first.conflicts())
+    assert [event["fields"]["session_id"] for event in first.events("session.owner.lost")] == ["s"]
 
 
 def text_of(session: Path, name: str) -> str:

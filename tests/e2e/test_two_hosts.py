@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -170,7 +171,7 @@ def test_of_a_state_directory_and_its_copy_exactly_one_owns(
     hosts = {"first": first, "copy": copy}
     ended: dict[str, int] = {}
     for name, one in hosts.items():
-        ended[name] = errno_of(lambda one=one, name=name: (one.directory / "s" / name).write_text(name))
+        ended[name] = errno_of(partial((one.directory / "s" / name).write_text, name))
     assert sorted(ended.values()) == [0, errno.EROFS], ended
     (winner,) = [name for name, code in ended.items() if code == 0]
     (loser,) = ended.keys() - {winner}

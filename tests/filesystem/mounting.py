@@ -130,7 +130,10 @@ def _child(
     async def run() -> None:
         token = trio.lowlevel.current_trio_token()
         threading.Thread(target=_obey, args=(link, token, (core, remote), engine), daemon=True).start()
-        await engine.serve()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(core.run_background)
+            await engine.serve()
+            core.stop_background()
 
     try:
         trio.run(run)

@@ -24,10 +24,11 @@ def diff(store: str, session: str, first: int, second: int, config: str | None, 
 
     Generation 0 is nothing at all, so `diff STORE ID 0 N` lists what N has. Lines begin with + (added), - (removed) or ~ (changed, with what).
     """
-    from sessionfs.model.names import display, session_id  # noqa: PLC0415
+    from sessionfs.model.names import display  # noqa: PLC0415
+    from sessionfs.model.roots import named_unit  # noqa: PLC0415
     from sessionfs.replication.maintenance.differences import Difference, Differences  # noqa: PLC0415
 
-    identifier = session_id(session)
+    identifier = named_unit(session)
 
     async def compare(bucket: Bucket) -> list[Difference]:
         return await Differences(bucket.store).diff(identifier, first, second)

@@ -8,7 +8,7 @@ import click
 
 from sessionfs.cli.bucket import Bucket, on_bucket, place_of, session_id_argument, store_argument
 from sessionfs.cli.options import config_option, json_option
-from sessionfs.cli.output import console, print_json, size_text
+from sessionfs.cli.output import console, one_line, print_json, size_text
 
 
 @click.command()
@@ -21,10 +21,10 @@ def generations(store: str, session: str, config: str | None, as_json: bool) -> 
 
     STORE is a URL, a directory, or a mount. A generation on its way out is gone a day after `sessionfs gc` retired it.
     """
-    from sessionfs.model.names import session_id  # noqa: PLC0415
+    from sessionfs.model.roots import named_unit  # noqa: PLC0415
     from sessionfs.replication.hydration.manifest_chain import ManifestChain  # noqa: PLC0415
 
-    identifier = session_id(session)
+    identifier = named_unit(session)
 
     async def read(bucket: Bucket) -> list[dict[str, Any]]:
         found = await ManifestChain(bucket.store).generations(identifier)
@@ -35,7 +35,7 @@ def generations(store: str, session: str, config: str | None, as_json: bool) -> 
         print_json(rows)
         return
     if not rows:
-        click.echo(f"session {identifier} has no generation yet")
+        click.echo(one_line(f"session {session} has no generation yet"))
         return
     from rich.table import Table  # noqa: PLC0415 - rich only when something is drawn
 

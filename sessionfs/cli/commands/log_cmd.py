@@ -43,10 +43,10 @@ def log(
     """
     if before is not None and (tail is not None or with_segments):
         raise click.UsageError("--before goes with neither --tail nor --all")
-    from sessionfs.model.names import session_id  # noqa: PLC0415
+    from sessionfs.model.roots import named_unit  # noqa: PLC0415
     from sessionfs.replication.maintenance.log_reading import LogReader  # noqa: PLC0415
 
-    identifier, wanted = session_id(session), os.fsencode(path.strip("/"))
+    identifier, wanted = named_unit(session), os.fsencode(path.strip("/"))
 
     async def read(bucket: Bucket) -> None:
         reader = LogReader(bucket.store)

@@ -14,8 +14,10 @@ import click
 from sessionfs.cli.options import absolute, config_option, connect, json_option
 from sessionfs.cli.output import console, print_json, size_text
 from sessionfs.model.errors import CorruptDataError, NotFoundError
+from sessionfs.model.roots import shown_id
 
 if TYPE_CHECKING:
+    from sessionfs.model.names import SessionId
     from sessionfs.stores.base import ObjectStat, ObjectStore
 
 
@@ -81,7 +83,7 @@ class SessionSummary:
 @config_option
 @json_option
 def ls(place: str | None, config: str | None, as_json: bool) -> None:
-    """List the sessions of a store, or of the store of a mount.
+    """List the sessions of a store, or of the store of a mount, and then its plugins and evaluation runs.
 
     Without an argument: the store of the settings, else the embedded default. What a mount still owes is not counted.
     The owner is the host that may write a session; removed sessions are not listed.
@@ -122,7 +124,7 @@ def summaries(store: ObjectStore) -> list[SessionSummary]:
     """Read the store's listing, and of each session its ownership record and its marker; never a file.
 
     Returns:
-        Sessions sorted by id, those that were removed left out.
+        Sessions sorted by id, then shared roots; those that were removed left out.
 
     Raises:
         SessionFSError: The store did not answer, or refused.
@@ -134,29 +136,30 @@ def summaries(store: ObjectStore) -> list[SessionSummary]:
 
 
 def _listed(store: ObjectStore) -> list[SessionSummary]:
-    from sessionfs.model.keys import SESSIONS_PREFIX, parse_live_key  # noqa: PLC0415
+    from sessionfs.model import keys  # noqa: PLC0415
 
-    found: dict[str, SessionSummary] = {}
+    found: dict[SessionId, SessionSummary] = {}
     records: set[str] = set()
-    for page in store.list_all(SESSIONS_PREFIX):
-        for entry in page.objects:
-            live = parse_live_key(entry.key)
-            if live is not None:
-                found.setdefault(live.session, SessionSummary(live.session)).add(entry)
-            elif entry.key.endswith((".owner/owner.json", ".snapshot.json")):
-                records.add(entry.key)
+    for prefix in (keys.SESSIONS_PREFIX, *keys.SHARED_PREFIXES):
+        for page in store.list_all(prefix):
+            for entry in page.objects:
+                live = keys.parse_live_key(entry.key)
+                if live is not None:
+                    found.setdefault(live.session, SessionSummary(shown_id(live.session))).add(entry)
+                elif entry.key.endswith((".owner/owner.json", ".snapshot.json")):
+                    records.add(entry.key)
     for identifier, session in found.items():
-        session.has_owner = f"{SESSIONS_PREFIX}{identifier}.owner/owner.json" in records
-        session.has_marker = f"{SESSIONS_PREFIX}{identifier}.snapshot.json" in records
-    return [found[identifier] for identifier in sorted(found)]
+        session.has_owner = keys.owner_key(identifier) in records
+        session.has_marker = keys.commit_marker_key(identifier) in records
+    return [found[identifier] for identifier in sorted(found, key=lambda one: (one.startswith("%"), one))]
 
 
 def _read_records(store: ObjectStore, session: SessionSummary) -> None:
     """Read what two small objects say; one that cannot be read says nothing here: ``verify`` names it."""
     from sessionfs.formats import commit_marker, manifest, ownership  # noqa: PLC0415
-    from sessionfs.model import keys, names  # noqa: PLC0415
+    from sessionfs.model import keys, roots  # noqa: PLC0415
 
-    identifier = names.session_id(session.id)
+    identifier = roots.named_unit(session.id)
     if session.has_owner:
         with suppress(NotFoundError, CorruptDataError):
             key = keys.owner_key(identifier)

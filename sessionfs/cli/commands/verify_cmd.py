@@ -15,6 +15,7 @@ from sessionfs.cli.exit_codes import CORRUPT, DONE
 from sessionfs.cli.options import config_option, json_option
 from sessionfs.cli.output import count_text, one_line, print_json, size_text
 from sessionfs.model.names import display
+from sessionfs.model.roots import mount_path, shown_id
 
 if TYPE_CHECKING:
     from sessionfs.model.names import SessionId
@@ -39,15 +40,16 @@ def verify(
     records are lost, with the newest generation that is whole. Orphans, keys of other tools and commits that never happened are told, and are no
     damage.
     """
-    from sessionfs.model.names import session_id  # noqa: PLC0415
+    from sessionfs.model.roots import named_unit  # noqa: PLC0415
 
     named = place_of(place, config=config)
-    wanted = session_id(session) if session is not None else None
+    wanted = named_unit(session) if session is not None else None
     reports = _verify(named, wanted, repair=repair, quick=quick)
     if named.mount_point:
         for report in reports:
-            for path in _differing_files(os.path.join(named.mount_point, report.session)):
-                shown = f"{named.mount_point}/{report.session}/{display(path)}"
+            directory = f"{named.mount_point}/{mount_path(report.session)}"
+            for path in _differing_files(directory):
+                shown = f"{directory}/{display(path)}"
                 report.add("corrupt", f"{shown} has other bytes than were uploaded", path=shown)
     if as_json:
         print_json([_body(report) for report in reports])
@@ -121,7 +123,7 @@ def _print(report: SessionReport, place: str) -> None:
     for finding in report.findings:
         click.echo("  " + one_line(_line(finding)), err=finding.is_damage)
     if report.is_damaged and report.newest_intact:
-        offer = f"sessionfs restore {place} {report.session} --generation {report.newest_intact}"
+        offer = f"sessionfs restore {place} {shown_id(report.session)} --generation {report.newest_intact}"
         click.echo(f"  generation {report.newest_intact} is whole: {offer}", err=True)
 
 
@@ -133,7 +135,7 @@ def _line(finding: Finding) -> str:
 def _body(report: SessionReport) -> dict[str, Any]:
     """Give a session as in ``verify --json``."""
     return {
-        "session": report.session,
+        "session": shown_id(report.session),
         "damaged": report.is_damaged,
         "generation": report.generation,
         "newest_whole_generation": report.newest_intact,

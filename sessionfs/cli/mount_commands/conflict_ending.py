@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from sessionfs.formats.object_metadata import FileAttributes, decode_attributes
 from sessionfs.model.errors import InvalidRequestError
 from sessionfs.model.keys import parse_conflict_key
+from sessionfs.model.roots import mount_path
 from sessionfs.stores.base import ObjectBody
 from sessionfs.stores.open_store import open_store
 
@@ -59,7 +60,7 @@ def put_into_file(store_url: str, conflict: dict[str, Any], mount_point: str) ->
             f"{conflict['key']} does not say which file it is of",
             remedy="--show prints it, --take ours ends it",
         )
-    path = os.path.join(os.fsencode(mount_point), kept.session.encode(), kept.path)
+    path = os.path.join(os.fsencode(mount_point), mount_path(kept.session).encode(), kept.path)
     with _kept(store_url, conflict) as body:
         user = body.stat.metadata.user if body.stat.metadata is not None else {}
         theirs = decode_attributes(user, modified_ns=body.stat.modified_ns, is_directory=False)

@@ -10,6 +10,7 @@ from sessionfs.cli.mount_commands import conflict_ending
 from sessionfs.cli.options import absolute, connect, json_option, mount_argument, mount_point_of
 from sessionfs.cli.output import console, one_line, print_json
 from sessionfs.model.errors import InvalidRequestError, NotFoundError
+from sessionfs.model.roots import MOUNT_DIRECTORY
 
 if TYPE_CHECKING:
     from sessionfs.daemon.control.client import ControlClient
@@ -65,7 +66,7 @@ def _take(daemon: ControlClient, mount_point: str, take: str, conflict: dict[str
 
 def _named(found: list[dict[str, Any]], name: str, mount_point: str) -> dict[str, Any]:
     """Give the conflict that a person names by its object or its path."""
-    inside = absolute(name).removeprefix(mount_point.rstrip("/") + "/")
+    inside = absolute(name).removeprefix(mount_point.rstrip("/") + "/").removeprefix(f"{MOUNT_DIRECTORY}/")
     matching = [one for one in found if one["key"] == name or _path(one) in {name, inside}]
     if not matching:
         raise NotFoundError(

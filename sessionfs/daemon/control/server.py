@@ -26,6 +26,7 @@ from sessionfs.formats.link_messages import (
     ConflictList,
     EventList,
 )
+from sessionfs.model import roots
 from sessionfs.model.errors import InternalError, InvalidRequestError, SessionFSError
 
 TAKES = ("theirs", "ours")
@@ -231,7 +232,8 @@ class _Connection:
 
     async def _send_error(self, identifier: int, error: SessionFSError) -> None:
         holder = getattr(error, "holder", "")
-        body = ErrorBody(type(error).__name__, error.message, error.remedy, holder)
+        message, remedy = roots.readable(error.message), roots.readable(error.remedy)
+        body = ErrorBody(type(error).__name__, message, remedy, holder)
         await self._send(Reply(identifier, error=body))
 
     async def _send(self, reply: Reply) -> None:

@@ -97,7 +97,12 @@ class Cut:
                 numbers[number] = None
         writers = {handle.node for handle in self._volume.handles.values() if handle.node.writers}
         for node in writers:
-            if node.session is session and node.number not in numbers and not self._is_side_file(node):
+            if node.session is not session:
+                continue
+            if self._is_side_file(node):
+                # What SQLite writes there from here on is not in the cut either.
+                node.next_note_seconds = 0.0
+            elif node.number not in numbers:
                 numbers[node.number] = None
         return list(numbers)
 

@@ -164,12 +164,13 @@ class Freezing:
 
     def _readable(self, node: Node, frozen: Frozen) -> int:
         """Give a readable descriptor of a file; -1 when its mode keeps even us out, so that no upload can read it either."""
-        for handle in node.handles or ():
+        handles = [handle for handle in node.handles or () if handle.partial is None]
+        for handle in handles:
             if fcntl.fcntl(handle.descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY:
                 return os.dup(handle.descriptor)
         try:
-            if node.handles:
-                place = b"/proc/self/fd/%d" % node.handles[0].descriptor
+            if handles:
+                place = b"/proc/self/fd/%d" % handles[0].descriptor
                 return os.open(place, os.O_RDONLY | os.O_CLOEXEC)
             directory, name = self._volume.table.location(node)
             return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)

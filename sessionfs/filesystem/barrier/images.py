@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from sessionfs.filesystem.inodes import Node
 from sessionfs.filesystem.volume import Volume
 from sessionfs.formats.link_messages import ImageGrant
 from sessionfs.model.errors import NotFoundError
+from sessionfs.working_copy.exclusions import SQLITE_SIDE_SUFFIXES
 
 
 class Images:
@@ -27,9 +29,8 @@ class Images:
         grant = self._grant(number)
         self._volume.images.setdefault(number, 0)
         # Whatever is written from here on is not in the image: it must be told of again.
-        node = self._table.by_number.get(number)
-        if node is not None:
-            node.next_note_seconds = 0.0
+        for written in self._written_for(number):
+            written.next_note_seconds = 0.0
         return grant
 
     def end_image(self, number: int) -> ImageGrant:
@@ -42,6 +43,21 @@ class Images:
             return self._grant(number)
         finally:
             self._volume.images.pop(number, None)
+
+    def _written_for(self, number: int) -> list[Node]:
+        """The file, and what SQLite writes beside it instead of into it."""
+        node = self._table.by_number.get(number)
+        if node is None:
+            return []
+        found = [node]
+        for parent, name in node.places:
+            for suffix in SQLITE_SIDE_SUFFIXES:
+                try:
+                    side = self._table.by_number.get(self._table.find(parent, name + suffix)[0])
+                except OSError:
+                    continue
+                found += [side] if side is not None else []
+        return found
 
     def _grant(self, number: int) -> ImageGrant:
         node = self._table.by_number.get(number)

@@ -8,6 +8,7 @@ import structlog
 from sessionfs.filesystem.inodes import Session
 from sessionfs.filesystem.remote_side import RemoteSide
 from sessionfs.formats.commit_messages import Committed
+from sessionfs.model import roots
 from sessionfs.model.errors import OwnershipLostError, SessionAlreadyOwnedError, SessionFSError
 
 _log = structlog.get_logger(__name__)
@@ -72,4 +73,5 @@ class Commits:
 def _text(body: msgspec.Struct) -> bytes:
     raw: dict[str, object] = msgspec.to_builtins(body)
     raw.pop("type", None)  # the tag of messages
+    raw.update({name: roots.readable(str(raw[name])) for name in ("session", "problem") if name in raw})
     return msgspec.json.format(msgspec.json.encode(raw)) + b"\n"

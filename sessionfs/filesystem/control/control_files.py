@@ -25,6 +25,7 @@ from sessionfs.filesystem.control.read_only_trees import ReadOnlyTrees
 from sessionfs.filesystem.inodes import ControlNode, Directory, Node, Session, failure
 from sessionfs.filesystem.permissions import WRITE, Caller
 from sessionfs.filesystem.volume import SHORT_TIMEOUT_SECONDS, Attributes, Volume
+from sessionfs.model import roots
 
 STATUS = b"status"
 SNAPSHOT = b"snapshot"
@@ -180,10 +181,10 @@ class ControlFiles:
             SessionFSError: The replication process did not answer.
         """
         session = node.session
-        if not isinstance(node, ControlNode) or session is None:
-            raise failure(errno.ESTALE)
         if node.kind == stat.S_IFDIR:
             raise failure(errno.EISDIR)
+        if not isinstance(node, ControlNode) or session is None:
+            raise failure(errno.ESTALE)
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             if node.path != SNAPSHOT:
                 raise failure(errno.EACCES)
@@ -196,7 +197,8 @@ class ControlFiles:
         status = msgspec.json.decode(
             await self._volume.remote.session_status(session.id), type=dict[str, Any]
         )
-        status["commit_problem"] = session.commit_problem
+        status["id"] = roots.shown_id(session.id)
+        status["commit_problem"] = roots.readable(session.commit_problem)
         return msgspec.json.format(msgspec.json.encode(status)) + b"\n"
 
     async def write(self, node: Node, data: bytes) -> int:

@@ -220,7 +220,11 @@ class Operations(pyfuse3.Operations):
     async def read(self, fh: int, off: int, size: int) -> bytes:
         """Read."""
         try:
-            return self._core.read(fh, off, size)
+            found = self._core.read(fh, off, size)
+            if not isinstance(found, bytes):
+                self._wake_another()
+                found = await found
+            return found
         except Exception as problem:  # noqa: BLE001
             _fail("read", problem)
 

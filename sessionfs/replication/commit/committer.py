@@ -55,6 +55,8 @@ from sessionfs.working_copy.journal_tree import SessionRow
 from sessionfs.working_copy.layout import ROOT_NUMBER
 from sessionfs.working_copy.upload_journal import UploadJournal
 
+_ASKED_BY_NOBODY = frozenset({"timer", "retry", "sigterm"})
+"""Triggers behind which no person or program stands: they do not confirm deletions that the brake holds."""
 _CHECKS = 3
 _PINS = 3
 _CONCURRENT_COPIES = 8
@@ -97,6 +99,7 @@ class _Cut:
     """A session at one moment."""
 
     row: SessionRow
+    epoch: int
     noted: list[Noted]
     databases: dict[bytes, DatabaseCut]
     versions: dict[bytes, int]
@@ -186,10 +189,11 @@ class Committer:
             if row is None or row.tree_of:
                 raise ObjectNotFoundError(f"there is no session {session} here")
             is_removed = self._journal.child(ROOT_NUMBER, session.encode()) is None
-            if not is_turn and not self._has_changed(row):
+            if not is_turn and not self._has_changed(row) and not await self._has_moved_database(row):
                 return _report_of(row, trigger)
             started_seconds, requests = self._clock.elapsed_seconds(), sum(self._store.requests.values())
             try:
+                self._require_answer(row.id)
                 report = await self._try_twice(row, trigger, is_removed=is_removed, is_turn=is_turn)
             except BaseException as problem:
                 self._note_failure(session, trigger, problem)
@@ -225,11 +229,14 @@ class Committer:
         owes = bool(self._journal.session_work(row.id))
         return row.changed or owes or row.generation == 0
 
+    async def _has_moved_database(self, row: SessionRow) -> bool:
+        return await self._databases.has_moved(row.id, self._noting.written_paths(row.id))
+
     # --- a session that exists
 
     async def _commit(self, row: SessionRow, trigger: str, *, is_turn: bool) -> Committed:
         commit = self._clock.unique_id()
-        cut = await self._cut(row, commit)
+        cut = await self._cut(row, commit, confirms_deletions=trigger not in _ASKED_BY_NOBODY)
         try:
             sent_objects, sent_bytes = self._uploader.take_sent(row.id)
             brought = await self._bring(cut, commit)
@@ -240,10 +247,10 @@ class Committer:
             recovery = "committed" if is_turn or row.recovery == "committed" else self._recovery
             body = Manifest(
                 row.id, row.generation + 1, tuple(entries), previous=row.generation,
-                created_at=utc_text(self._clock.wall_ns()), trigger=trigger, epoch=self._authority.epoch(row.id),
+                created_at=utc_text(self._clock.wall_ns()), trigger=trigger, epoch=cut.epoch,
                 holder=row.holder, recovery="committed" if recovery == "committed" else "live",
             )  # fmt: skip
-            self._require_authority(row.id)
+            self._require_authority(row.id, cut.epoch)
             now = self._journal.session(row.id) or row
             published = await self._chain.publish(body, now.manifest_token)
             for database in cut.databases.values():
@@ -266,6 +273,8 @@ class Committer:
                 bytes_uploaded=sent_bytes + more_bytes + brought.stored_bytes,
                 barrier_seconds=cut.pause_seconds,
                 moving=[names.display(path) for path in brought.moving],
+                manifest_key=keys.generation_key(row.id, published.manifest.generation),
+                manifest_sha256=published.sha256,
             )
             await self._put_marker(report, published)
             return report
@@ -273,7 +282,7 @@ class Committer:
             with trio.CancelScope(shield=True):
                 await self._end(cut, commit)
 
-    async def _cut(self, row: SessionRow, commit: str) -> _Cut:
+    async def _cut(self, row: SessionRow, commit: str, *, confirms_deletions: bool) -> _Cut:
         """Pin the databases and note the tree, both at one moment as far as that is possible."""
         databases: dict[bytes, DatabaseCut] = {}
         self._log.apply()
@@ -284,9 +293,9 @@ class Committer:
                 fresh = [path for path in changing if path not in databases]
                 databases |= await self._databases.pin(row.id, fresh, set(owed.values()))
                 async with self._log.held():
-                    cut = await self._hold(row, commit, owed, databases, is_last=not left)
-                    if cut is not None:
-                        return cut
+                    held = await self._hold(row, commit, databases, is_last=not left)
+                    if held is not None:
+                        return self._note(row, held, databases, confirms_deletions=confirms_deletions)
                 # A first write between the pins and the barrier, or a log that was not read far enough: once more.
                 await self._freezer.thaw(Thaw(commit))
                 self._log.apply()
@@ -302,12 +311,13 @@ class Committer:
         self,
         row: SessionRow,
         commit: str,
-        owed: dict[int, bytes],
         databases: dict[bytes, DatabaseCut],
         *,
         is_last: bool,
-    ) -> _Cut | None:
+    ) -> BarrierHeld | None:
         """Take the cut while the log is held; None when it must be taken again."""
+        # Of this very position: what became owed while the databases were pinned is not among the daemon's newer records.
+        owed = self._noting.owed_numbers(row.id)
         imaged = [number for number, path in owed.items() if path in databases]
         held = await self._freezer.barrier(
             Barrier(row.id, commit, sorted(owed), self._log.position, paths=owed, unkept=imaged)
@@ -319,13 +329,20 @@ class Committer:
             raise UnavailableError(
                 f"session {row.id} changes faster than its log is read", remedy="commit again"
             )
-        return self._note(row, held, databases)
+        return held
 
     async def _unpinned(self, session: SessionId, pinned: Mapping[bytes, DatabaseCut]) -> list[bytes]:
         paths = [path for path in self._noting.owed_numbers(session).values() if path not in pinned]
         return await self._databases.find(session, paths)
 
-    def _note(self, row: SessionRow, held: BarrierHeld, databases: dict[bytes, DatabaseCut]) -> _Cut:
+    def _note(
+        self,
+        row: SessionRow,
+        held: BarrierHeld,
+        databases: dict[bytes, DatabaseCut],
+        *,
+        confirms_deletions: bool,
+    ) -> _Cut:
         row = self._journal.session(row.id) or row
         frozen = {file.number: file for file in held.frozen}
         versions: dict[bytes, int] = {}
@@ -346,15 +363,16 @@ class Committer:
             self._journal.name_settled(keys.session_prefix(row.id))
             self._journal.update_session(row.id, changed=False)
             self._journal.set_meta(_pending(row.id), "1")
-            # Who commits confirms the deletions that the brake held.
-            self._journal.release_held(row.id)
+            if confirms_deletions:
+                self._journal.release_held(row.id)
             wanted = [work.key for work in self._journal.session_work(row.id)]
-        return _Cut(row, noted, databases, versions, wanted, adopted, held.pause_seconds)
+        return _Cut(row, epoch, noted, databases, versions, wanted, adopted, held.pause_seconds)
 
     async def _bring(self, cut: _Cut, commit: str) -> Brought:
         session = cut.row.id
         await self._image_databases(cut)
         problems = dict(await self._bringing.flush(cut.wanted))
+        self._require_epoch(session, cut.epoch)
         await self._keep_adopted(cut)
         unsure: set[str] = set()
         for _ in range(_CHECKS):
@@ -423,7 +441,26 @@ class Committer:
         if cut.adopted:
             self._journal.set_meta(_unkept(cut.row.id), "")
 
-    def _require_authority(self, session: SessionId) -> None:
+    def _require_answer(self, session: SessionId) -> None:
+        """While ownership is only presumed nothing can be sent: whoever waits for the commit is told at once."""
+        if not self._authority.epoch(session):
+            raise UnavailableError(
+                f"session {session} cannot be committed: the store does not say who owns it",
+                remedy="it is tried again when the store answers",
+            )
+
+    def _require_epoch(self, session: SessionId, epoch: int) -> None:
+        """A session that was lost, and perhaps claimed again, since the cut is another one: what others did is not in the cut."""
+        now = self._authority.epoch(session)
+        if epoch and not now:
+            raise OwnershipLostError(f"session {session} was taken over while it was committed")
+        if now != epoch:
+            raise UnavailableError(
+                f"session {session} was claimed anew while it was committed", remedy="commit again"
+            )
+
+    def _require_authority(self, session: SessionId, epoch: int) -> None:
+        self._require_epoch(session, epoch)
         if not self._authority.may_change(session):
             raise UnavailableError(
                 f"session {session} cannot be committed: this host's ownership is not confirmed now",
@@ -448,15 +485,17 @@ class Committer:
 
     async def _commit_removed(self, row: SessionRow) -> Committed:
         """Commit that a session was removed: a valid empty session for whoever opens it, restorable until gc."""
+        epoch = self._authority.epoch(row.id)
         with self._journal.transaction():
             self._journal.release_held(row.id)
         problems = await self._bringing.flush([work.key for work in self._journal.session_work(row.id)])
+        self._require_epoch(row.id, epoch)
         if problems:
             raise UnavailableError(f"session {row.id} is not removed yet: {next(iter(problems.values()))}")
-        self._require_authority(row.id)
+        self._require_authority(row.id, epoch)
         body = Manifest(
             row.id, row.generation + 1, previous=row.generation, created_at=utc_text(self._clock.wall_ns()),
-            trigger="removed", epoch=self._authority.epoch(row.id), holder=row.holder, removed=True,
+            trigger="removed", epoch=epoch, holder=row.holder, removed=True,
         )  # fmt: skip
         published = await self._chain.publish(body, row.manifest_token)
         self._note_commit(published, recovery="", turn=0)

@@ -68,6 +68,7 @@ def committer_of(
             store,
             clock,
             Conflicts(journal, store, clock, raise_event),
+            uploader.keeping,
             authority,
             is_in_flight=uploader.in_flight.__contains__,
             raise_event=raise_event,

@@ -115,6 +115,13 @@ class Databases:
             cut.close()
         return list(found)
 
+    async def has_moved(self, session: SessionId, paths: Iterable[bytes]) -> bool:
+        """Whether one of these files is a database in which something happened since its last image: not every write has a record of its own."""
+        found = await trio.to_thread.run_sync(self._find, session, list(paths), ())
+        for cut in found.values():
+            cut.close()
+        return bool(found)
+
     async def image(self, cut: DatabaseCut) -> None:
         """Make the image of a database.
 

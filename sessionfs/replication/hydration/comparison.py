@@ -394,7 +394,7 @@ def is_busy(journal: UploadJournal, key: str) -> bool:
 
 def busy_test(journal: UploadJournal, session: str) -> Callable[[str], bool]:
     """Give `is_busy` for many keys of a session at one moment: most sessions owe nothing when they are looked at."""
-    prefix = f"{keys.SESSIONS_PREFIX}{session}/"
+    prefix = keys.session_prefix(SessionId(session))
     sent = (*journal.attempted_keys(settled=False), *journal.attempted_keys(settled=True))
     if not journal.session_work(session) and not any(key.startswith(prefix) for key, _ in sent):
         return lambda _key: False

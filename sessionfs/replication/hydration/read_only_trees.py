@@ -23,12 +23,13 @@ from sessionfs.formats import manifest as manifests
 from sessionfs.formats import object_metadata
 from sessionfs.formats.manifest import Manifest, ManifestEntry
 from sessionfs.formats.object_metadata import FileAttributes
-from sessionfs.model import keys, names
+from sessionfs.model import keys, roots
 from sessionfs.model.errors import CorruptDataError, InvalidSessionIdError, NotFoundError, ObjectNotFoundError
 from sessionfs.model.names import SessionId
 from sessionfs.replication.hydration.fetches.content_fetch import ContentFetcher, Named
 from sessionfs.replication.hydration.fetches.damage import Damage
 from sessionfs.replication.hydration.fetches.fetching import ObjectFetcher
+from sessionfs.replication.hydration.fetches.file_fetch import Wanted
 from sessionfs.replication.hydration.survey import RemoteEntry, RemoteTree, Survey, above
 from sessionfs.replication.hydration.tree_rows import TreeRows
 from sessionfs.replication.remote_tree import RemoteTreeReader
@@ -50,7 +51,7 @@ _REMEMBERED_MANIFESTS = 2
 
 def is_read_only_tree(session: str) -> bool:
     """Whether a name is that of a read-only tree and no session's."""
-    return "%" in session
+    return roots.is_tree_of_the_past(session)
 
 
 class ReadOnlyTrees:
@@ -151,30 +152,41 @@ class ReadOnlyTrees:
         """
         session, what, generation = _parsed(tree)
         if generation:
-            return await self._content.fetch(await self.named(tree, path, node))
+            return await self._content.fetch(await self._named(session, generation, (tree, path), node))
+        known = await self._known(session, what, path)
+        self._journal.update_node(node.number, size=known.size_bytes)
+        return await self._fetcher.fetch(known)
+
+    async def wanted(self, tree: SessionId, path: bytes, node: Node) -> Wanted:
+        """Say what a file's bytes are and where they may be; arguments as `fetch`.
+
+        Raises:
+            ObjectNotFoundError: It is gone since the tree was made.
+            UnavailableError, AccessError: Nothing is known.
+        """
+        session, what, generation = _parsed(tree)
+        named = await self._named(session, generation, (tree, path), node)
+        return Wanted(named, [] if generation else [await self._known(session, what, path)])
+
+    async def _named(
+        self, session: SessionId, generation: int, place: tuple[SessionId, bytes], node: Node
+    ) -> Named:
+        tree, path = place
+        entry = (await self._entries(session, generation, tree)).get(path) if generation else None
+        if entry is None:
+            blocks = self._journal.blocks(node.sha256)
+            entry = ManifestEntry(path, node.mode, node.size_bytes, node.sha256, blocks=blocks)
+        return Named(session, generation, entry)
+
+    async def _known(self, session: SessionId, what: str, path: bytes) -> KnownObject:
+        """The object that is a file of a listing."""
         key = _conflict_key(session, path) if what == _CONFLICTS else _unnamed_key(session, path)
         found = await self._store.head(key, tries=READ_TRIES)
         if found is None:
             raise ObjectNotFoundError(f"{key} is gone")
         user = found.metadata.user if found.metadata else {}
         sha256 = object_metadata.decode_provenance(user).sha256
-        self._journal.update_node(node.number, size=found.size_bytes)
-        return await self._fetcher.fetch(
-            KnownObject(key, 0, found.token, "", sha256, found.size_bytes, _FILE, 0, 0, 0, "")
-        )
-
-    async def named(self, tree: SessionId, path: bytes, node: Node) -> Named:
-        """Say what a file of a generation is; arguments as `fetch`.
-
-        Raises:
-            UnavailableError, AccessError: Nothing is known.
-        """
-        session, _, generation = _parsed(tree)
-        entry = (await self._entries(session, generation, tree)).get(path)
-        if entry is None:
-            blocks = self._journal.blocks(node.sha256)
-            entry = ManifestEntry(path, node.mode, node.size_bytes, node.sha256, blocks=blocks)
-        return Named(session, generation, entry)
+        return KnownObject(key, 0, found.token, "", sha256, found.size_bytes, _FILE, 0, 0, 0, "")
 
     def forget_all(self) -> None:
         """Forget the rows of every read-only tree; what is of them in the working copy is the caller's to remove, before or after."""
@@ -276,8 +288,8 @@ def _parsed(tree: str) -> tuple[SessionId, str, int]:
     Raises:
         InvalidSessionIdError: No tree can have this name.
     """
-    base, _, what = tree.partition("%")
-    session = names.session_id(base)
+    base, what = roots.split_tree(tree)
+    session = roots.unit_id(base)
     found = _GENERATION.fullmatch(what)
     if found is None and what not in {_CONFLICTS, _UNNAMED}:
         raise InvalidSessionIdError(f"session id {tree!r} names nothing of session {base}")

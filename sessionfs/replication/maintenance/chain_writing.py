@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from sessionfs.formats import manifest as manifests
 from sessionfs.formats.commit_marker import CommitMarker
 from sessionfs.formats.manifest import Manifest
-from sessionfs.model import keys
+from sessionfs.model import keys, roots
 from sessionfs.model.clock import Clock, utc_text
 from sessionfs.model.errors import OwnershipLostError, SessionFSError
-from sessionfs.model.names import session_id
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.commit.manifest_chain import ManifestChain
 from sessionfs.replication.maintenance.holding import Held
@@ -120,7 +119,7 @@ def marker_of(body: Manifest, sha256: str, before: Manifest | None, *, completed
     return CommitMarker(
         session=body.session,
         generation=body.generation,
-        manifest_key=keys.generation_key(session_id(body.session), body.generation),
+        manifest_key=keys.generation_key(roots.unit_id(body.session), body.generation),
         manifest_sha256=sha256,
         trigger=body.trigger,
         completed_at=completed_at,

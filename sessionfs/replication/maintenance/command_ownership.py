@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import trio
 
 from sessionfs.model.clock import Clock, boot_id
-from sessionfs.model.errors import OwnershipLostError, SessionFSError
+from sessionfs.model.errors import OwnershipLostError, SessionAlreadyOwnedError, SessionFSError
 from sessionfs.model.names import SessionId
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.maintenance.holding import Claimed
+from sessionfs.replication.ownership.holdings import Claim
 from sessionfs.replication.ownership.owner import Ownership
 from sessionfs.replication.trio_store import TrioStore
 from sessionfs.working_copy.lease_page import LeasePage
 from sessionfs.working_copy.upload_journal import UploadJournal
 
+OnWait = Callable[[str], None]
 _FIRST_ROOT = 10
+_BEATS = 1.5
+"""So many intervals without a beat, and a holder may be dead."""
 
 
 class CommandOwnership:
@@ -31,11 +35,22 @@ class CommandOwnership:
     Args:
         ownership: The real thing.
         journal: Its journal.
+        look_again_seconds: A holder that lives gives a sign within this time.
+        on_wait: Told why the command waits for a holder that may be dead (a command that was killed, say); None does not wait.
     """
 
-    def __init__(self, ownership: Ownership, journal: UploadJournal) -> None:
+    def __init__(
+        self,
+        ownership: Ownership,
+        journal: UploadJournal,
+        *,
+        look_again_seconds: float,
+        on_wait: OnWait | None,
+    ) -> None:
         self._ownership = ownership
         self._journal = journal
+        self._look_again_seconds = look_again_seconds
+        self._on_wait = on_wait
 
     @property
     def holder(self) -> str:
@@ -48,10 +63,25 @@ class CommandOwnership:
             self._journal.add_session(
                 session, _FIRST_ROOT + len(self._journal.sessions()), known=False, written=False
             )
-        claim = await self._ownership.claim(session)
+        claim = await self._claim(session)
         if not claim.is_presumed:
             self._ownership.note_caught_up(session)
         return claim
+
+    async def _claim(self, session: SessionId) -> Claim:
+        """Claim; a holder that gives no sign of life is waited for, one that lives is not."""
+        last_seconds = float("inf")
+        while True:
+            try:
+                return await self._ownership.claim(session)
+            except SessionAlreadyOwnedError as refusal:
+                left_seconds = refusal.remaining_seconds
+                has_moved = left_seconds >= last_seconds
+                if self._on_wait is None or left_seconds <= 0 or has_moved:
+                    raise
+                self._on_wait(refusal.message)
+                last_seconds = left_seconds
+            await trio.sleep(min(left_seconds, self._look_again_seconds))
 
     async def release(self, session: SessionId) -> None:
         """Let others own it."""
@@ -66,7 +96,12 @@ class CommandOwnership:
 
 @asynccontextmanager
 async def command_ownership(
-    store: TrioStore, settings: ReplicationSettings, clock: Clock, *, host: str
+    store: TrioStore,
+    settings: ReplicationSettings,
+    clock: Clock,
+    *,
+    host: str,
+    on_wait: OnWait | None = None,
 ) -> AsyncIterator[CommandOwnership]:
     """Be somebody who can own sessions while the block lasts.
 
@@ -75,6 +110,7 @@ async def command_ownership(
         settings: The lease.
         clock: Times and names.
         host: Name of this machine, for people.
+        on_wait: As for `CommandOwnership`.
     """
     with tempfile.TemporaryDirectory(prefix="sessionfs-") as directory:
         journal = UploadJournal(os.path.join(directory, "journal.db"), clock=clock)
@@ -88,7 +124,12 @@ async def command_ownership(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ownership.run)
                 try:
-                    yield CommandOwnership(ownership, journal)
+                    yield CommandOwnership(
+                        ownership,
+                        journal,
+                        look_again_seconds=_BEATS * settings.beat_interval_seconds,
+                        on_wait=on_wait,
+                    )
                 except (SessionFSError, OSError) as error:
                     # Not through the nursery, which would wrap it.
                     problem = error

@@ -11,7 +11,7 @@ import stat
 from dataclasses import dataclass, replace
 
 from sessionfs.formats.manifest import Manifest, ManifestEntry
-from sessionfs.model import keys, names
+from sessionfs.model import keys, roots
 from sessionfs.model.clock import Clock
 from sessionfs.model.errors import ConflictError, InvalidRequestError, NotFoundError
 from sessionfs.model.names import SessionId
@@ -110,7 +110,7 @@ class Fork:
         if found is None or not found.generation:
             raise NotFoundError(
                 f"session {session} has no generation yet",
-                remedy=f"'sessionfs snapshot DIR/{session}' makes one",
+                remedy=f"'sessionfs snapshot DIR/{roots.mount_path(session)}' makes one",
             )
         if found.removed:
             raise InvalidRequestError(
@@ -125,7 +125,7 @@ class Fork:
         if newest is not None and not _is_unborn(newest.manifest):
             raise _exists(new_id)
         is_half_fork = newest is not None and newest.manifest.trigger == TRIGGER
-        prefixes = [f"{keys.SESSIONS_PREFIX}{new_id}.conflicts/", keys.retired_prefix(new_id)]
+        prefixes = [keys.conflicts_prefix(new_id), keys.retired_prefix(new_id)]
         if not is_half_fork:
             prefixes += [keys.session_prefix(new_id), keys.objects_prefix(new_id)]
         for prefix in prefixes:
@@ -155,7 +155,7 @@ class Fork:
     async def _copy(
         self, held: Held, source: Manifest, patient: PatientStore, progress: Progress
     ) -> tuple[dict[str, str], int]:
-        origin = names.session_id(source.session)
+        origin = roots.unit_id(source.session)
         listed, _ = await self._store.list_all(keys.session_prefix(origin), whole_segments=False)
         live = {found.key: found for found in listed}
         there = await self._there(held.session)

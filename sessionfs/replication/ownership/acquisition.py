@@ -256,4 +256,5 @@ def _refusal(record: OwnerRecord, remaining_seconds: float) -> SessionAlreadyOwn
         f" {remaining_seconds:.0f} s more",
         holder=shown,
         remedy="let that host release it, wait, or run `sessionfs claim --force`",
+        remaining_seconds=remaining_seconds,
     )

@@ -16,7 +16,7 @@ import structlog
 import trio
 
 from sessionfs.formats.ownership_messages import SessionState
-from sessionfs.model import keys, names
+from sessionfs.model import keys
 from sessionfs.model.clock import Clock
 from sessionfs.model.errors import (
     OutcomeUnknownError,
@@ -60,6 +60,7 @@ class Ownership:
         host: Name of this machine, for people.
         on_claimed: Told of every claim that no program waits for (after a restart, after an outage): whoever is told takes over its news, in
             a task of its own.
+        on_permitted: Called when requests that were not allowed for a while are again: the lease was at its end, or over, and nobody took anything.
     """
 
     def __init__(
@@ -74,12 +75,15 @@ class Ownership:
         tell: Callable[[SessionState], None],
         host: str,
         on_claimed: OnClaimed = lambda _session, _claim: None,
+        on_permitted: Callable[[], None] = lambda: None,
     ) -> None:
         self._journal = journal
         self._raise_event = raise_event
         self._tell = tell
         self._host = host
         self._on_claimed = on_claimed
+        self._on_permitted = on_permitted
+        self._was_silent = False
         self._notes = OwnershipNotes(journal)
         self._claiming = Claiming(
             journal, store, settings, clock, self._notes, raise_event=raise_event, host=host
@@ -113,6 +117,11 @@ class Ownership:
         """Whether programs may write a session: it is ours, or presumed to be."""
         return session in self._holdings
 
+    def is_caught_up(self, session: str) -> bool:
+        """Whether a session is ours, or presumed to be, and what others did before was taken over."""
+        holding = self._holdings.get(session)
+        return holding is not None and not holding.claim.is_news
+
     def epoch(self, session: str) -> int:
         """Epoch of our ownership; 0 when the session is not ours, or only presumed to be."""
         holding = self._holdings.get(session)
@@ -129,10 +138,8 @@ class Ownership:
         Raises:
             OwnershipLostError: It may not be sent.
         """
-        session, slash, _ = key.removeprefix(keys.SESSIONS_PREFIX).partition("/")
-        if not key.startswith(keys.SESSIONS_PREFIX) or not slash or session.endswith(names.SIBLING_SUFFIXES):
-            return
-        if not self.may_change(session):
+        session = keys.session_of_key(key)
+        if session is not None and not self.may_change(session):
             raise OwnershipLostError(f"{key!r} was not sent: session {session} may not be changed now")
 
     # --- claim and release
@@ -153,6 +160,8 @@ class Ownership:
         async with self._locks.setdefault(session, trio.Lock()):
             holding = self._holdings.get(session)
             if holding is not None and not holding.claim.is_presumed:
+                # Who asks to take it over has reason to doubt that it is ours: the record says.
+                holding.is_confirmed = holding.is_confirmed and not force
                 await self._renew(session, holding)
                 if self._holdings.get(session) is holding:
                     return holding.claim
@@ -287,6 +296,8 @@ class Ownership:
         if not self._is_needed():
             await self._heartbeat.end()
             return float("inf")
+        # Looked at before the beat: whoever was refused meanwhile must be told when it is over.
+        self._was_silent = self._was_silent or not self._heartbeat.allows_request
         return max(_SHORTEST_PAUSE_SECONDS, await self._heartbeat.beat_when_due())
 
     async def settle(self) -> None:
@@ -295,6 +306,9 @@ class Ownership:
             return
         await self._confirming.confirm_all()
         self._heartbeat.publish()
+        if self._was_silent and self._heartbeat.allows_request:
+            self._was_silent = False
+            self._on_permitted()
         for session in [name for name, holding in self._holdings.items() if holding.claim.is_presumed]:
             if not await self._settle_presumed(SessionId(session)):
                 return

@@ -248,14 +248,20 @@ class KeyUpload:
             self._journal.end_attempt(attempt.write_id)
             if isinstance(way, Copy) and not subject.content.is_here and await self._refresh(way.source):
                 return await self._send(key, self._journal.object(key), subject, condition)
-        if subject.content.sha256 and not is_retry:
-            number, sha256 = subject.content.number, subject.content.sha256
-            if await self._parking.find(subject.session, number, sha256, subject.content.size_bytes):
-                return await self._send(key, known, subject, condition, is_retry=True)
+        if subject.content.sha256 and not is_retry and await self._is_elsewhere(known, subject):
+            return await self._send(key, known, subject, condition, is_retry=True)
         raise CorruptDataError(
             f"the bytes of {key!r} are neither on this disk nor in the bucket any more",
             remedy="put the file there again, or delete it",
         )
+
+    async def _is_elsewhere(self, known: KnownObject | None, subject: Subject) -> bool:
+        """Whether bytes that are not on this disk are under the key of their content, or can be: the object at their own key begins with them."""
+        content = subject.content
+        what = (content.number, content.sha256, content.size_bytes)
+        if await self._parking.find(subject.session, *what):
+            return True
+        return known is not None and await self._parking.cut_off(subject.session, known, *what) is not None
 
     async def _attempt(
         self, way: Way, key: str, known: KnownObject | None, subject: Subject, condition: Condition

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from sessionfs.model.clock import Clock
+from sessionfs.model.roots import mount_path
 from sessionfs.replication.uploads.working_files import Identity, WorkingFiles, identity_of
 from sessionfs.working_copy.exclusions import side_file_of
 from sessionfs.working_copy.layout import StateLayout
@@ -149,7 +150,7 @@ class DatabaseImages:
         """
         if not self._mount_point:
             return None
-        whole = os.path.join(os.fsencode(self._mount_point), session.encode(), path)
+        whole = os.path.join(os.fsencode(self._mount_point), mount_path(session).encode(), path)
         uri = f"file:{urllib.parse.quote_from_bytes(whole)}?mode=ro"
         source = None
         try:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from sessionfs.formats.link_messages import (
     FIRST_REMOTE_NUMBER,
 )
-from sessionfs.model import keys, names
+from sessionfs.model import keys, names, roots
 from sessionfs.model.errors import InvalidSessionIdError
 from sessionfs.model.names import SessionId
 from sessionfs.working_copy.journal_tree import Node
@@ -66,7 +66,7 @@ class Reconciliation:
         """Walk every session."""
         for entry in os.scandir(self._layout.sessions):
             try:
-                session = names.session_id(entry.name)
+                session = roots.unit_id(entry.name)
             except InvalidSessionIdError:
                 continue
             if entry.is_dir(follow_symlinks=False):

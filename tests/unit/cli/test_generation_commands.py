@@ -143,12 +143,12 @@ def test_a_session_that_another_host_owns_is_exit_code_5(
         condition=IfAbsent(),
         metadata=ObjectMetadata(),
     )
-    result = run("restore", url, "s", "--generation", "1", "--in-place", code=5)
+    result = run("restore", url, "s", "--generation", "1", "--in-place", "--no-wait", code=5)
     assert "elsewhere" in result.stderr
     assert body(store, "sessions/s/d/f") == b"two"
     result = run("gc", url, code=5)
     assert "elsewhere" in result.stderr
-    run("gc", url, "s", code=5)
+    run("gc", url, "s", "--no-wait", code=5)
 
 
 def test_fork_makes_a_session(author: Author, url: str, store: ObjectStore) -> None:

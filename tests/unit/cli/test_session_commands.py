@@ -115,17 +115,50 @@ def test_a_release_says_when_it_is_done_and_why_it_is_not(mount: FakeMount, plac
     assert run("release", place / "s", code=1).stderr == "sessionfs: s is being written: a (close it)\n"
 
 
+@pytest.mark.parametrize(
+    ("inside", "named"),
+    [
+        (".sessionfs/eval/run7", "eval/run7"),
+        (".sessionfs/plugins/x/deep/file", "plugins/x"),
+        (".sessionfs/agents/a/plugins/p/f", "agents/a/plugins/p"),
+        ("eval/run7", "eval"),
+    ],
+)
+def test_a_shared_root_is_named_by_its_directory(
+    mount: FakeMount, place: Path, inside: str, named: str
+) -> None:
+    run("claim", place / inside)
+    assert mount.asked[-1] == ("claim", {"session": named, "force": False})
+
+
+@pytest.mark.parametrize(
+    "inside", [".sessionfs", ".sessionfs/eval", ".sessionfs/agents/a/plugins", ".sessionfs/x/y"]
+)
+def test_what_is_above_the_shared_roots_is_none(mount: FakeMount, place: Path, inside: str) -> None:
+    assert "is no shared root" in run("claim", place / inside, code=2).stderr
+    assert mount.asked == []
+
+
 # --- conflicts
 
 
-def keep(mount: FakeMount, tmp_path: Path, path: str, body: bytes, *, mode: int = 0o100640) -> str:
+def keep(
+    mount: FakeMount,
+    tmp_path: Path,
+    path: str,
+    body: bytes,
+    *,
+    mode: int = 0o100640,
+    base: str = "sessions/s",
+) -> str:
     """Keep bytes aside in the store; gives their key."""
-    key = f"sessions/s.conflicts/{path}/{STAMP}-far"
+    key = f"{base}.conflicts/{path}/{STAMP}-far"
     store = LocalDirectoryStore(str(tmp_path / "store"))
     user = encode(FileAttributes(mode, 0, 0, 1), Provenance())
     store.put(key, body, condition=IfAbsent(), metadata=ObjectMetadata(user=user))
     store.close()
-    mount.conflicts_kept.append(Conflict("s", path, key, "2026-01-31T00:00:00Z", "far"))
+    session = base.removeprefix("sessions/")
+    mount.conflicts_kept.append(Conflict(session, path, key, "2026-01-31T00:00:00Z", "far"))
     return key
 
 
@@ -161,6 +194,18 @@ def test_theirs_become_the_files_content_and_then_the_conflict_ends(
     assert (after.st_mode & 0o777, after.st_ino == inode) == (0o604, False)
     assert os.listdir(place / "s") == ["a.txt"]
     assert mount.asked[-1] == ("resolve", {"key": key, "take": "theirs"})
+
+
+def test_conflicts_of_a_shared_root_are_named_as_those_of_sessions(
+    mount: FakeMount, place: Path, tmp_path: Path
+) -> None:
+    keep(mount, tmp_path, "a.txt", b"theirs", base="eval/run7")
+    root = place / ".sessionfs" / "eval" / "run7"
+    root.mkdir(parents=True)
+    for named in ("eval/run7/a.txt", root / "a.txt"):
+        (root / "a.txt").write_bytes(b"ours")
+        run("conflicts", place, "--take", "theirs", named)
+        assert (root / "a.txt").read_bytes() == b"theirs"
 
 
 def test_theirs_of_a_file_that_is_gone_are_made_again(mount: FakeMount, place: Path, tmp_path: Path) -> None:

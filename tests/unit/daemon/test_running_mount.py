@@ -9,7 +9,7 @@ import pytest
 from sessionfs.daemon.mount_request import MountRequest
 from sessionfs.daemon.running_mount import RunningMount
 from sessionfs.formats.commit_messages import Committed
-from sessionfs.formats.link_messages import SessionStatus, Status
+from sessionfs.formats.link_messages import Conflict, ConflictList, SessionStatus, Status
 from sessionfs.model.errors import NotFoundError
 from sessionfs.model.settings import Settings
 
@@ -35,18 +35,22 @@ class Parts:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
+        self.session = "s"
 
     async def status(self) -> Status:
-        row = SessionStatus("s", "far", owned_here=True, state="clean", owed_files=0, owed_bytes=0,
+        row = SessionStatus(self.session, "far", owned_here=True, state="clean", owed_files=0, owed_bytes=0,
                             oldest_owed_seconds=0.0, generation=3, committed_at="", conflicts=0)  # fmt: skip
         return Status([row], "", 0, 0, 0, 0, {})
 
     def problems(self) -> dict[str, str]:
-        return {"s": "no route", "t": "other"}
+        return {"s": "no route", "t": "other", "%eval%run7": "%eval%run7 is owned elsewhere"}
 
     async def commit(self, session: str, trigger: str) -> Committed:
         self.asked.append(("commit", session, trigger))
         return Committed(session, 4, trigger=trigger, requests=13)
+
+    async def conflicts(self) -> ConflictList:
+        return ConflictList([Conflict(self.session, "f", "eval/run7.conflicts/f/x", "", "far")])
 
     async def claim(self, session: str, *, force: bool) -> None:
         self.asked.append(("claim", session, force))
@@ -91,3 +95,14 @@ async def test_claims_releases_and_conflicts_are_passed_on(mount: RunningMount, 
     with pytest.raises(NotFoundError):
         await mount.release("t")
     assert parts.asked == [("claim", "s", True), ("resolve", "k", "ours"), ("release", "t")]
+
+
+async def test_people_name_shared_roots_by_their_paths(mount: RunningMount, parts: Parts) -> None:
+    parts.session = "%eval%run7"
+    sessions: Any = (await mount.status())["sessions"]
+    assert (sessions[0]["id"], sessions[0]["commit_problem"]) == ("eval/run7", "eval/run7 is owned elsewhere")
+    assert (await mount.snapshot("eval/run7"))["session"] == "eval/run7"
+    await mount.claim("plugins/x", force=False)
+    assert parts.asked == [("commit", "%eval%run7", "command"), ("claim", "%plugins%x", False)]
+    (kept,) = (await mount.conflicts()).conflicts
+    assert (kept.session, kept.path) == ("eval/run7", "f")

@@ -89,7 +89,7 @@ class Rig:
 
     async def read(self, number: int) -> bytes:
         opened = await answer(self.core.open(number, os.O_RDONLY, ME))
-        body = self.core.read(opened.handle, 0, 1 << 20)
+        body: bytes = await answer(self.core.read(opened.handle, 0, 1 << 20))
         self.core.release(opened.handle)
         return body
 

@@ -47,7 +47,7 @@ async def write(
 
 async def read(rig: Rig, name: bytes) -> Any:
     opened = await answer(rig.core.open(await control(rig, name), os.O_RDONLY, ME))
-    body = rig.core.read(opened.handle, 0, 1 << 20)
+    body = await answer(rig.core.read(opened.handle, 0, 1 << 20))
     rig.core.release(opened.handle)
     return json.loads(body)
 

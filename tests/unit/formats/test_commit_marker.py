@@ -17,7 +17,7 @@ texts = st.text(max_size=10)
 counts = st.integers(0, (1 << 63) - 1)
 markers = st.builds(
     CommitMarker,
-    session=texts,
+    session=st.sampled_from(["", "s", "a/b", "%eval%run7", "%agents%a%plugins%p"]),
     generation=counts,
     manifest_key=texts,
     manifest_sha256=texts,
@@ -44,6 +44,13 @@ def test_a_marker_has_the_fields_of_the_format_in_order() -> None:
         "objects", "objects_skipped", "objects_uploaded", "session", "trigger", "turn",
     ]  # fmt: skip
     assert b" " not in raw
+
+
+def test_a_shared_root_is_named_as_in_its_keys() -> None:
+    raw = commit_marker.encode(
+        CommitMarker(session="%eval%run7", generation=1, manifest_key="k", manifest_sha256="d")
+    )
+    assert json.loads(raw)["session"] == "eval/run7"
 
 
 def test_unknown_fields_are_accepted() -> None:

@@ -246,3 +246,12 @@ def _walk_as_somebody(host: Host) -> None:
         walk(host)
     finally:
         os.seteuid(0)
+
+
+def test_shared_roots_are_walked_and_trees_of_the_past_are_not(host: Host) -> None:
+    for name in ("%eval%run7", "%eval%run7%g3", "s%g3", "%eval"):
+        host.path(name).mkdir()
+        host.path(f"{name}/f").write_bytes(b"x")
+    walk(host)
+    assert {row.key for row in host.journal.all_work()} == {"eval/run7/", "eval/run7/f", "sessions/s/"}
+    assert {row.id for row in host.journal.sessions()} == {"s", "%eval%run7"}

@@ -19,7 +19,7 @@ from sessionfs.formats import extended_attributes
 from sessionfs.formats.link_message import Entry
 from sessionfs.formats.link_messages import Fetched
 from sessionfs.formats.manifest import ManifestEntry
-from sessionfs.model import keys, names
+from sessionfs.model import keys, names, roots
 from sessionfs.model.errors import (
     CorruptDataError,
     InternalError,
@@ -51,8 +51,8 @@ class ReadOnlyFiles(Protocol):
     async def fetch(self, tree: SessionId, path: bytes, node: Node) -> tuple[str, str]:
         """Bring one into staging; gives its name there, and its sha256."""
 
-    async def named(self, tree: SessionId, path: bytes, node: Node) -> Named:
-        """Say what one of a generation is."""
+    async def wanted(self, tree: SessionId, path: bytes, node: Node) -> Wanted:
+        """Say what one's bytes are and where they may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +151,8 @@ class FileFetch:
         """
         session, path = self._place(number)
         node = self._file(number)
-        if "%" in session:
-            return Wanted(await self._read_only.named(session, path, node), [])
+        if roots.is_tree_of_the_past(session):
+            return await self._read_only.wanted(session, path, node)
         self._take_pending(node)
         node = self._file(number)
         objects = [] if self._exact.is_exact(session) else self._sources(node)
@@ -203,7 +203,7 @@ class FileFetch:
 
     async def _fetch_at(self, number: int, session: SessionId, path: bytes) -> Fetched:
         node = self._file(number)
-        if "%" in session:
+        if roots.is_tree_of_the_past(session):
             return self._fetched(number, None, *await self._read_only.fetch(session, path, node))
         self._take_pending(node)
         if not self._exact.is_exact(session):
@@ -355,7 +355,7 @@ class FileFetch:
             return
         self._announced.add(what)
         fields = {
-            "session_id": session.partition("%")[0],
+            "session_id": roots.split_tree(session)[0],
             "path": names.display(path),
             "key": what[0],
             "problem": problem.message,

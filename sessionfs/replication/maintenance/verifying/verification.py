@@ -6,11 +6,11 @@ said.
 
 from __future__ import annotations
 
-from sessionfs.model import keys, names
+from sessionfs.model import keys
 from sessionfs.model.clock import Clock
-from sessionfs.model.errors import InvalidSessionIdError
 from sessionfs.model.names import SessionId
 from sessionfs.model.settings import ReplicationSettings
+from sessionfs.replication.hydration.bucket_listing import names_of_sessions, names_of_shared_roots
 from sessionfs.replication.maintenance.verifying.chain_check import ChainCheck
 from sessionfs.replication.maintenance.verifying.content_check import ContentCheck
 from sessionfs.replication.maintenance.verifying.findings import SessionReport
@@ -47,9 +47,11 @@ class Verification:
         self._repair = Repair(store, Prover(store, is_quick=False), clock, settings) if is_repairing else None
 
     async def sessions(self) -> list[SessionId]:
-        """List every session that has anything in the bucket, removed ones too."""
-        objects, prefixes = await self._store.list_all(keys.SESSIONS_PREFIX, whole_segments=True)
-        return sessions_of([*prefixes, *(found.key for found in objects)])
+        """List every session, then every shared root, that has anything in the bucket, removed ones too."""
+        return [
+            *sessions_of(await names_of_sessions(self._store)),
+            *sessions_of(await names_of_shared_roots(self._store)),
+        ]
 
     async def verify(self, session: SessionId) -> SessionReport:
         """Verify one session.
@@ -67,13 +69,6 @@ class Verification:
 
 
 def sessions_of(found: list[str]) -> list[SessionId]:
-    """Give the sessions that keys directly below ``sessions/`` belong to, sorted."""
-    sessions: set[SessionId] = set()
-    for key in found:
-        name = key.removeprefix(keys.SESSIONS_PREFIX).rstrip("/")
-        suffix = next((suffix for suffix in names.SIBLING_SUFFIXES if name.endswith(suffix)), "")
-        try:
-            sessions.add(names.session_id(name.removesuffix(suffix)))
-        except InvalidSessionIdError:
-            continue
-    return sorted(sessions)
+    """Give the sessions that prefixes and keys at their level belong to, sorted."""
+    sessions = (keys.session_with(key) for key in found)
+    return sorted({session for session in sessions if session is not None})

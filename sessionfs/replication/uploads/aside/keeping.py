@@ -2,7 +2,8 @@
 
 Before a put, copy, rename or delete takes the key of an object that the newest generation or a commit under way names, and the new bytes are not
 the old ones with more behind them, the whole object is copied to ``.objects/<sha256>``, always, also when that key exists; then each shorter
-content of it that a generation names gets a small note there. Only then the journal forgets that the key was named.
+content of it that a generation names gets a small note there. Only then the journal forgets that the key was named. An object that another
+owner's late request has replaced cannot be copied any more: he copied it himself, unless he only appended; then it is cut off his.
 
 So what older generations name has moved already, and nobody needs to know more than the newest generation and the one under way.
 """
@@ -16,8 +17,10 @@ from sessionfs.formats.content_alias import ContentAlias
 from sessionfs.model import keys
 from sessionfs.model.clock import Clock
 from sessionfs.model.errors import UnavailableError
-from sessionfs.replication.trio_store import Landed, TrioStore
+from sessionfs.model.names import SessionId
+from sessionfs.replication.trio_store import READ_TRIES, Landed, TrioStore
 from sessionfs.replication.uploads.aside.parking import Parking
+from sessionfs.replication.uploads.attempts import known_object
 from sessionfs.replication.uploads.content_source import Content, has_content, is_extension
 from sessionfs.stores.base import ObjectMetadata, Unconditional
 from sessionfs.working_copy.known_content import KnownObject, Prefix
@@ -73,10 +76,30 @@ class Keeping:
         if live is None:
             return
         sha256 = await self._parking.park(known)
+        if not sha256:
+            await self._keep_beginnings(live.session, known, prefixes)
         for prefix in prefixes if sha256 else ():
             if prefix.size_bytes < known.size_bytes and prefix.sha256 != sha256:
                 key = keys.alias_key(live.session, prefix.sha256)
                 await self._put_alias(key, ContentAlias(of=sha256, size=prefix.size_bytes))
+
+    async def _keep_beginnings(self, session: SessionId, known: KnownObject, prefixes: list[Prefix]) -> None:
+        """Somebody else has replaced an object. If he appended, and did not know it as named, what was named is nowhere but in his."""
+        found = await self._store.head(known.key, tries=READ_TRIES)
+        if found is None:
+            return
+        longer = known_object(found, known.key, known.number)
+        named = [
+            prefix
+            for prefix in (Prefix(known.sha256, known.size_bytes), *prefixes)
+            if prefix.sha256 and await self._parking.begins_with(longer, prefix.sha256, prefix.size_bytes)
+        ]
+        sha256 = await self._parking.park(longer) if named else ""
+        if named and not sha256:
+            raise UnavailableError(f"{known.key!r} changes while it is copied aside")
+        for prefix in named:
+            key = keys.alias_key(session, prefix.sha256)
+            await self._put_alias(key, ContentAlias(of=sha256, size=prefix.size_bytes))
 
     async def _put_alias(self, key: str, alias: ContentAlias) -> None:
         metadata = ObjectMetadata({"sessionfs-write": self._clock.unique_id()}, "application/json")

@@ -5,6 +5,7 @@ Needed when names were exchanged: each object must be replaced by the other's by
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import replace
 
@@ -16,10 +17,14 @@ from sessionfs.model.errors import ObjectNotFoundError, PreconditionFailedError,
 from sessionfs.model.names import SessionId
 from sessionfs.replication.trio_store import READ_TRIES, Landed, SourceMoved, TrioStore
 from sessionfs.replication.uploads.attempts import known_object
-from sessionfs.stores.base import ObjectMetadata, Token, Unconditional
+from sessionfs.stores.base import ByteRange, ObjectMetadata, Token, Unconditional
 from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.layout import StateLayout
 from sessionfs.working_copy.upload_journal import UploadJournal
+
+_CUT_OFF_BYTES = 64 << 20
+"""The most bytes that are read and put back for a file that only a longer object holds."""
+_PIECE_BYTES = 8 << 20
 
 
 class Parking:
@@ -92,6 +97,77 @@ class Parking:
             return None
         self._journal.put_object(known)
         return known
+
+    async def cut_off(
+        self, session: SessionId, longer: KnownObject, number: int, sha256: str, size_bytes: int
+    ) -> KnownObject | None:
+        """Let bytes be under the key of their content that are only the first ones of a longer object: somebody appended to it.
+
+        Args:
+            session: The session.
+            longer: The object.
+            number: Whose bytes they are.
+            sha256: Of the bytes.
+            size_bytes: Their length.
+
+        Returns:
+            The object that has them now; None when the longer one does not begin with them.
+
+        Raises:
+            UnavailableError: The answer was lost.
+            SessionFSError: The store refused or did not answer.
+        """
+        if not 0 < size_bytes < longer.size_bytes or size_bytes > _CUT_OFF_BYTES:
+            return None
+        try:
+            body = await self._store.read(
+                longer.key,
+                byte_range=ByteRange(0, size_bytes),
+                expected=Token(longer.token),
+                tries=READ_TRIES,
+            )
+        except (ObjectNotFoundError, PreconditionFailedError):
+            return None
+        if hashlib.sha256(body).hexdigest() != sha256:
+            return None
+        key, write_id = keys.content_key(session, sha256), self._clock.unique_id()
+        attributes = FileAttributes(longer.mode, longer.uid, longer.gid, longer.mtime_ns)
+        provenance = Provenance(sha256, write_id, longer.epoch, self._clock.unique_id())
+        outcome = await self._store.put(
+            key,
+            body,
+            condition=Unconditional(),
+            metadata=ObjectMetadata(user=object_metadata.encode(attributes, provenance)),
+        )
+        if not isinstance(outcome, Landed):
+            raise UnavailableError(f"{key!r} was sent, and not seen to arrive")
+        made = replace(
+            longer, key=key, number=number, token=outcome.token, write_id=write_id, sha256=sha256,
+            size_bytes=size_bytes,
+        )  # fmt: skip
+        self._journal.put_object(made)
+        return made
+
+    async def begins_with(self, longer: KnownObject, sha256: str, size_bytes: int) -> bool:
+        """Whether an object is longer than some bytes and begins with them; reads as much of it.
+
+        Raises:
+            UnavailableError, AccessError: Nothing is known.
+        """
+        if not 0 < size_bytes < longer.size_bytes:
+            return False
+        digest = hashlib.sha256()
+        try:
+            for start in range(0, size_bytes, _PIECE_BYTES):
+                piece = ByteRange(start, min(start + _PIECE_BYTES, size_bytes))
+                digest.update(
+                    await self._store.read(
+                        longer.key, byte_range=piece, expected=Token(longer.token), tries=READ_TRIES
+                    )
+                )
+        except (ObjectNotFoundError, PreconditionFailedError):
+            return False
+        return digest.hexdigest() == sha256
 
     async def _hash(self, known: KnownObject) -> str:
         path = os.path.join(self._layout.staging, f"park-{self._clock.unique_id()}")

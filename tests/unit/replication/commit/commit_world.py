@@ -125,7 +125,7 @@ class Freezer(CopyingFreezer):
         lost: Paths whose bytes of the cut cannot be had.
         also: Files that are open for writing, of which the journal knows nothing new.
         asked: How often the place of kept bytes was asked for.
-        on_question: Called then, with the number of the question: it may change the place.
+        on_question: Called with the number of the question once it is answered: what happens then, the answer does not tell.
     """
 
     def __init__(self, layout: StateLayout, log: DirectLog) -> None:
@@ -161,10 +161,9 @@ class Freezer(CopyingFreezer):
 
     async def frozen_image(self, request: FrozenImage) -> FrozenAt:
         self.asked += 1
+        answer = await super().frozen_image(request)
         self.on_question(self.asked)
-        if request.number in self._lost:
-            return FrozenAt(is_lost=True)
-        return await super().frozen_image(request)
+        return FrozenAt(is_lost=True) if request.number in self._lost else answer
 
     def stage(self, path: bytes, body: bytes) -> None:
         """Keep bytes of the cut that were in the file itself until now: it is about to be rewritten."""

@@ -104,10 +104,11 @@ class ControlWorld(CommitWorld):
 
     @asynccontextmanager
     async def at_work(self, *, chores: bool = False) -> AsyncIterator[SessionControl]:
-        """Run the uploader, and what nobody asks for if wanted."""
+        """Run the uploader, and if wanted also beats and what nobody asks for."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.uploader.run)
             if chores:
+                nursery.start_soon(self.ownership.run)
                 nursery.start_soon(self.control.run)
             yield self.control
             nursery.cancel_scope.cancel()
@@ -148,8 +149,9 @@ class ControlWorld(CommitWorld):
 
 
 async def other_host(directory: Path, store: ObjectStore) -> ControlWorld:
-    """A host that opened the session, and has fetched nothing."""
+    """A host that opened the session, and has fetched everything."""
     host = Host(directory / "state", store)
     await host.hydrator.open_session(SESSION)
+    await host.materialise(SESSION)
     host.journal.close()
     return ControlWorld(directory, store)

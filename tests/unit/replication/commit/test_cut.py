@@ -51,13 +51,13 @@ async def test_bytes_that_move_to_staging_while_they_are_read_are_read_again_the
     """They stood in the file itself until a program rewrote it: what was read in between does not count."""
     world.write(b"log", b"at the cut")
     world.freezer.in_place.add(b"log")
-    # Something else changed it, so no upload has the bytes of the cut.
+    # The upload has more than the bytes of the cut.
     world.freezer.after_barrier = lambda: world.append(b"log", b", and more")
 
     def rewrite(question: int) -> None:
-        if question == 2:
+        if question == 1:
             world.freezer.stage(b"log", b"at the cut")
-            world.write(b"log", b"rewritten, and as long")
+            world.write(b"log", b"rewritten, and longer")
 
     world.freezer.on_question = rewrite
     report = await world.commit()
@@ -211,6 +211,18 @@ async def test_a_commit_confirms_the_deletions_that_were_held(world: CommitWorld
     assert read_generation(world.memory, 1) == before
 
 
+@pytest.mark.parametrize("trigger", ["timer", "sigterm", "retry"])
+async def test_a_commit_that_nobody_asked_for_leaves_deletions_held(world: CommitWorld, trigger: str) -> None:
+    world.write(b"f", b"x")
+    await world.commit()
+    world.unlink(b"f")
+    world.journal.hold_work([world.key(b"f")])
+    await world.commit(trigger)
+    assert live_objects(world.memory) == {b"f": b"x"}
+    assert world.journal.held_count() == 1
+    assert read_generation(world.memory) == {}
+
+
 # --- what cannot be uploaded
 
 
@@ -228,6 +240,20 @@ async def test_a_file_that_the_store_refuses_for_good_is_committed_by_its_conten
     assert entry.token == ""
     assert read_generation(world.memory) == {b"refused": b"bytes"}
     assert read_generation(world.memory, 1) == {b"refused": b"before"}
+
+
+async def test_an_object_that_is_older_than_the_cut_is_not_taken_for_the_file_grown_since(
+    world: CommitWorld,
+) -> None:
+    world.write(b"f", b"abcdef")
+    await world.commit()
+    world.write(b"f", b"xyz")
+    world.freezer.in_place.add(b"f")
+    world.store.plan("put", FailBefore(InvalidRequestError("this key is refused")))
+    await world.commit()
+    world.store.assert_all_used()
+    assert live_objects(world.memory) == {b"f": b"abcdef"}
+    assert read_generation(world.memory) == {b"f": b"xyz"}
 
 
 class RefusingStore(MemoryStore):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
 
 from sessionfs.formats import commit_marker
 from sessionfs.formats import manifest as manifests
+from sessionfs.formats.intent_records import Operation
 from sessionfs.formats.manifest import Manifest
 from sessionfs.model import keys
 from sessionfs.model.errors import (
@@ -24,6 +28,7 @@ from sessionfs.model.errors import (
 from sessionfs.stores.base import IfAbsent, ObjectMetadata, Unconditional
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.testing.faulty_store import FailBefore, Interfere, LostResponse, Pass
+from sessionfs.working_copy.layout import ROOT_NUMBER
 from tests.unit.replication.commit.commit_world import (
     SLOW,
     CommitWorld,
@@ -33,7 +38,7 @@ from tests.unit.replication.commit.commit_world import (
     live_objects,
     read_generation,
 )
-from tests.unit.replication.uploads.tree_world import SESSION
+from tests.unit.replication.uploads.tree_world import SESSION, until
 
 MANIFEST = keys.manifest_key(SESSION)
 MARKER = keys.commit_marker_key(SESSION)
@@ -298,7 +303,15 @@ async def test_a_change_during_the_commit_leaves_the_session_changed(world: Comm
 
 
 async def test_a_commit_that_died_leaves_the_session_changed(world: CommitWorld) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    def look() -> None:
+        seen.append((world.journal.meta(f"commit_pending:{SESSION}"), world.row().changed))
+
+    world.store.plan("put", Interfere(lambda: trio.from_thread.run_sync(look)))
     await world.commit()
+    # A process that died here would leave this behind.
+    assert seen == [("1", False)]
     world.journal.set_meta(f"commit_pending:{SESSION}", "1")
     world.start()
     assert world.row().changed
@@ -459,7 +472,7 @@ async def large(tmp_path: Path) -> CommitWorld:
     return made
 
 
-async def test_a_turn_that_adds_to_ten_files_of_a_thousand_costs_few_requests(large: CommitWorld) -> None:
+async def test_a_turn_in_a_thousand_objects_costs_few_requests(large: CommitWorld) -> None:
     for number in range(10):
         large.append(b"d/%d" % number, b" and more")
     report = await large.commit()
@@ -467,16 +480,100 @@ async def test_a_turn_that_adds_to_ten_files_of_a_thousand_costs_few_requests(la
     assert len(large.store.calls) == report.requests == 10 + 2 + 3
     assert (report.objects, report.objects_uploaded) == (1007, 10)
     assert read_generation(large.memory) == large.tree()
-
-
-async def test_ten_rewritten_files_cost_a_copy_each_and_new_ones_their_directory(large: CommitWorld) -> None:
+    # What a generation names is copied aside when it is rewritten.
+    large.store.calls.clear()
     for number in range(10):
         large.write(b"d/%d" % number, b"rewritten")
     report = await large.commit()
     assert len(large.store.calls) == report.requests == 10 + 10 + 2 + 3
+    # New files touch their directory.
     large.store.calls.clear()
     for number in range(10):
         large.write(b"d/new-%d" % number, b"new")
     report = await large.commit()
     assert len(large.store.calls) == report.requests == 10 + 1 + 2 + 3
     assert [key for key in large.calls("put") if key.endswith("/")] == [large.key(b"d", is_directory=True)]
+
+
+# --- the ownership changes while it is committed
+
+
+async def test_a_session_that_is_lost_after_the_cut_is_not_published(
+    world: CommitWorld, owner: Owner
+) -> None:
+    def lose() -> None:
+        owner.current = 0
+
+    world.freezer.after_barrier = lose
+    with pytest.raises(OwnershipLostError, match="while it was committed"):
+        await world.commit()
+    assert world.calls("put") == [key for key in world.calls("put") if key.startswith(PREFIX)]
+    assert world.row().changed
+
+
+async def test_a_session_that_is_claimed_anew_after_the_cut_is_cut_anew(
+    world: CommitWorld, owner: Owner
+) -> None:
+    """Whoever owned it in between may have committed: the cut knows nothing of that."""
+
+    def claim() -> None:
+        owner.current += 2
+
+    world.freezer.after_barrier = claim
+    with pytest.raises(UnavailableError, match="claimed anew"):
+        await world.commit()
+    assert owner.lost == []
+    with pytest.raises(ObjectNotFoundError):
+        world.memory.head(MANIFEST)
+    world.freezer.after_barrier = lambda: None
+    assert (await world.commit()).generation == 1
+    assert world.manifest().epoch == owner.current
+
+
+async def test_nothing_is_cut_while_ownership_is_only_presumed(world: CommitWorld, owner: Owner) -> None:
+    owner.current = 0
+    with pytest.raises(UnavailableError, match="does not say who owns"):
+        await world.commit()
+    assert world.freezer.barriers == 0
+    assert world.row().changed
+    assert owner.lost == []
+
+
+async def test_a_removal_is_not_published_when_the_session_is_lost_meanwhile(
+    world: CommitWorld, owner: Owner
+) -> None:
+    await world.commit()
+    root = world.number(b"")
+    world.unlink(b"f")
+    os.rmdir(world.path(b""))
+    world.tell(Operation.RMDIR, number=root, parent=ROOT_NUMBER, name=SESSION.encode())
+
+    def lose() -> None:
+        owner.current = 0
+
+    world.store.plan("delete", Interfere(lose))
+    with pytest.raises(OwnershipLostError):
+        await world.commit()
+    assert not world.manifest().removed
+    assert world.row().changed
+
+
+async def test_whoever_waits_for_a_session_that_is_lost_is_told_at_once(
+    world: CommitWorld, owner: Owner
+) -> None:
+    world.write(b"f", b"newer")
+    owner.is_permitted = False
+
+    def lose() -> None:
+        owner.current = 0
+        world.uploader.give_up(SESSION)
+
+    async with world.running(), trio.open_nursery() as nursery:
+        nursery.start_soon(_lose_later, world, lose)
+        with trio.fail_after(30), pytest.raises(OwnershipLostError):
+            await world.committer.commit(SESSION, "test")
+
+
+async def _lose_later(world: CommitWorld, lose: Callable[[], None]) -> None:
+    await until(lambda: world.uploader._flushes)
+    lose()

@@ -6,7 +6,9 @@ import os
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
+import trio
 
 from sessionfs.formats import ownership
 from sessionfs.model import keys
@@ -19,6 +21,7 @@ from sessionfs.replication.maintenance.fork import Fork
 from sessionfs.replication.maintenance.holding import holding
 from sessionfs.replication.maintenance.in_place import InPlaceRestoration
 from sessionfs.replication.trio_store import TrioStore
+from sessionfs.stores.base import ObjectMetadata, Unconditional
 from sessionfs.stores.memory import MemoryStore
 from tests.unit.replication.maintenance.world import SETTINGS, Author, S, all_objects, hydrate, tree_of
 
@@ -81,3 +84,37 @@ async def test_work_that_failed_releases_too(author: Author, memory: MemoryStore
                 async with holding(owner, S):
                     raise NotFoundError("of the work")
         assert record_of(memory).state == "released"
+
+
+async def test_a_holder_that_gives_no_sign_of_life_is_waited_for(author: Author, memory: MemoryStore) -> None:
+    """A command that was killed leaves its session held: the next run must not be refused for ever."""
+    author.commit({b"f": b"1"})
+    record = ownership.OwnerRecord(session="s", holder="dead", epoch=40, beat=keys.beat_key("dead"))
+    memory.put(
+        keys.owner_key(S), ownership.encode(record), condition=Unconditional(), metadata=ObjectMetadata()
+    )
+    quick = msgspec.structs.replace(SETTINGS, lease_seconds=0.4, beat_interval_seconds=0.1)
+    heard: list[str] = []
+    store = store_of(memory)
+    async with command_ownership(store, quick, CLOCK, host="here", on_wait=heard.append) as owner:
+        with trio.fail_after(10):
+            claim = await owner.claim(S)
+        assert claim.epoch == 41
+    assert heard
+    assert "dead" in heard[0]
+
+
+async def test_a_holder_that_lives_is_not_waited_for(author: Author, memory: MemoryStore) -> None:
+    author.commit({b"f": b"1"})
+    quick = msgspec.structs.replace(SETTINGS, lease_seconds=5.0, beat_interval_seconds=0.1)
+    heard: list[str] = []
+    async with (
+        command_ownership(store_of(memory), quick, CLOCK, host="one") as one,
+        command_ownership(store_of(memory), quick, CLOCK, host="two", on_wait=heard.append) as two,
+    ):
+        await one.claim(S)
+        began = trio.current_time()
+        with pytest.raises(SessionAlreadyOwnedError):
+            await two.claim(S)
+        assert trio.current_time() - began < 2.0
+        assert len(heard) == 1

@@ -365,6 +365,8 @@ async def test_the_guard_refuses_live_objects_only(a: Machine) -> None:
         "hosts/x.json",
         "probe/x",
         "sessions.json",
+        "eval/run7.owner/owner.json",
+        "agents/a/plugins/p.manifest/manifest.json",
     ):
         a.owner.guard(key)
     with pytest.raises(Exception, match="may not be changed now"):
@@ -374,6 +376,9 @@ async def test_the_guard_refuses_live_objects_only(a: Machine) -> None:
     a.owner.guard("sessions/s/")
     with pytest.raises(Exception, match="may not be changed now"):
         a.owner.guard("sessions/t/f")
+    for key in ("eval/run7/f", "plugins/x/", "agents/a/plugins/p/d/f"):
+        with pytest.raises(Exception, match="may not be changed now"):
+            a.owner.guard(key)
 
 
 async def test_a_release_that_another_host_forestalled_is_a_loss(a: Machine, b: Machine) -> None:

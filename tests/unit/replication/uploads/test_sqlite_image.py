@@ -15,7 +15,7 @@ import pytest
 
 from sessionfs.formats.intent_records import Operation
 from sessionfs.replication.uploads import sqlite_image
-from sessionfs.replication.uploads.sqlite_image import database_path_of
+from sessionfs.replication.uploads.sqlite_image import DatabaseImages, database_path_of
 from sessionfs.replication.uploads.working_files import WorkingFiles
 
 from .tree_world import SESSION, World
@@ -273,3 +273,16 @@ def test_the_shared_index_names_no_database() -> None:
     assert database_path_of(b"x.db-journal") == b"x.db"
     assert database_path_of(b"x.db-shm") is None
     assert database_path_of(b"d-wal/x") is None
+
+
+def test_a_database_of_a_shared_root_is_read_where_programs_reach_it(world: World, tmp_path: Path) -> None:
+    place = tmp_path / "mount" / ".sessionfs" / "eval" / "run7"
+    place.mkdir(parents=True)
+    with sqlite3.connect(place / os.fsdecode(NAME)) as database:
+        database.execute("CREATE TABLE t (value)")
+        database.execute("INSERT INTO t VALUES (7)")
+    images = DatabaseImages(WorkingFiles(world.layout), world.layout, world.clock, str(tmp_path / "mount"))
+    source = images.pin("%eval%run7", NAME)
+    assert source is not None
+    assert source.execute("SELECT value FROM t").fetchall() == [(7,)]
+    source.close()

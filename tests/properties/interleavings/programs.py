@@ -13,7 +13,7 @@ import trio
 
 from sessionfs.model.errors import SessionFSError
 
-from .interleaved_hosts import ME, Host, answer
+from .hosts import ME, Host, answer
 
 PATHS = (b"a", b"b.log", b"d/c", b"d/e.log", b"m")
 _READ_BYTES = 1 << 20
@@ -55,7 +55,12 @@ class Truth:
             self.versions[body] = Version(where)
 
     def replaced(self, body: bytes | None, why: str) -> None:
-        """A program replaced what it could see."""
+        """A program replaced what it could see; of another tool's file nobody may know what it was."""
+        if body == b"sha256:":
+            for version in self.versions.values():
+                if version.where.startswith("tool"):
+                    version.over = version.over or why
+            return
         if body and body.startswith(b"sha256:"):
             body = self.by_sum.get(body[len(b"sha256:") :].decode())
         if body in self.versions and not self.versions[body].over:
@@ -116,11 +121,11 @@ class Programs:
 
     async def _rewrite(self, handle: int, path: bytes, body: bytes) -> None:
         core, where = self.host.core, f"{self.host.name} {path.decode()}"
-        before = core.read(handle, 0, _READ_BYTES)
+        before = await answer(core.read(handle, 0, _READ_BYTES))
         node = core._volume.handles[handle].node
         waits = core.setattr(node.number, ME, size=0)
         if isawaitable(waits):
-            if not node.session.owned:
+            if node.session is None or not node.session.owned:
                 self._replaced_loosely()
             await waits
         self.truth.replaced(before, f"written anew by {where}")
@@ -142,9 +147,9 @@ class Programs:
 
     async def _grow(self, handle: int, path: bytes, tail: bytes) -> None:
         core = self.host.core
-        before = core.read(handle, 0, _READ_BYTES)
+        before = await answer(core.read(handle, 0, _READ_BYTES))
         await answer(core.write(handle, len(before), tail))
-        after = core.read(handle, 0, _READ_BYTES)
+        after = await answer(core.read(handle, 0, _READ_BYTES))
         if after.endswith(tail):
             self.truth.replaced(after[: -len(tail)], f"appended to by {self.host.name} {path.decode()}")
         self._note(handle, after, path)
@@ -170,10 +175,7 @@ class Programs:
         found = await answer(core.lookup(parent, name, ME))
         if found.number:
             opened = await answer(core.open(found.number, os.O_RDWR | os.O_APPEND, ME))
-            if self._open is None:
-                self._open = (core, opened.handle, path)
-            else:
-                core.release(opened.handle)
+            self._open = (core, opened.handle, path)
 
     async def go_on(self, size_bytes: int) -> None:
         """Append to what is held open."""

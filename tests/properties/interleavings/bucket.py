@@ -48,6 +48,8 @@ class Bucket(MemoryStore):
     """Watches the promises that a single request can break.
 
     Attributes:
+        server_clock: Its clock.
+        collected: Generations that garbage collection moved away.
         broken: The first broken promise, "" for none.
         numbered: Every body ever stored under a generation's number.
         chain: Every body ever stored as ``manifest.json``.
@@ -55,6 +57,8 @@ class Bucket(MemoryStore):
 
     def __init__(self, clock: ServerClock) -> None:
         super().__init__(clock)
+        self.server_clock = clock
+        self.collected: set[int] = set()
         self.broken = ""
         self.numbered: dict[int, bytes] = {}
         self.chain: list[dict[str, Any]] = []
@@ -67,6 +71,12 @@ class Bucket(MemoryStore):
         elif key == MANIFEST_KEY:
             self._note_manifest(body)
         return token
+
+    def delete(self, key: str, *, condition: Condition) -> None:
+        super().delete(key, condition=condition)
+        numbered = _NUMBERED.match(key)
+        if numbered:
+            self.collected.add(int(numbered[1]))
 
     def _note_number(self, number: int, body: bytes) -> None:
         if number in self.numbered and self.numbered[number] != body:

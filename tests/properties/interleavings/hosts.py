@@ -37,7 +37,7 @@ from sessionfs.working_copy.intent_log import IntentLog
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
 from sessionfs.working_copy.lease_page import LeasePage
 
-from .interleaved_bucket import SESSION, Tree
+from .bucket import SESSION, Tree
 
 SETTINGS = ReplicationSettings(
     upload_delay_seconds=0.2,
@@ -131,17 +131,17 @@ def _nothing() -> None:
 @contextmanager
 def one_loop(seed: int) -> Iterator[None]:
     """Let nothing but a seed decide what comes next."""
-    core = trio._core._run  # type: ignore[attr-defined] # there is no public way to a fixed order of tasks
+    core: Any = trio._core._run  # there is no public way to a fixed order of tasks
+    loop: Any = trio
     before = (trio.to_thread.run_sync, trio.from_thread.check_cancelled, core._ALLOW_DETERMINISTIC_SCHEDULING)
     umask = os.umask(0)
-    trio.to_thread.run_sync = _run_sync  # type: ignore[assignment]
-    trio.from_thread.check_cancelled = _nothing
+    loop.to_thread.run_sync, loop.from_thread.check_cancelled = _run_sync, _nothing
     core._ALLOW_DETERMINISTIC_SCHEDULING = True
     core._r.seed(seed)
     try:
         yield
     finally:
-        trio.to_thread.run_sync, trio.from_thread.check_cancelled = before[:2]  # type: ignore[assignment]
+        loop.to_thread.run_sync, loop.from_thread.check_cancelled = before[:2]
         core._ALLOW_DETERMINISTIC_SCHEDULING = before[2]
         os.umask(umask)
 
@@ -322,7 +322,10 @@ class Host:
         self.layout = StateLayout(directory)
         self.layout.create()
         self.settings = ReplicationSettings(
-            **{**{field: getattr(SETTINGS, field) for field in SETTINGS.__struct_fields__}, "recovery": recovery}
+            **{
+                **{field: getattr(SETTINGS, field) for field in SETTINGS.__struct_fields__},
+                "recovery": recovery,
+            }
         )
         self.bucket = bucket
         self.store = _CommitWatch(LateStore(bucket, name, fate, late), self)

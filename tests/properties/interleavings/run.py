@@ -1,7 +1,8 @@
-"""A search over random interleavings of whole hosts over one bucket: plans, runs, judges and shrinks schedules.
+"""One schedule under way: its steps, and what is judged after each and at the end.
 
-``python -m tests.properties.interleaved_search FIRST COUNT`` runs schedules and says which broke a promise; ``... FIRST 1 --show`` shows one.
-A schedule is repeated exactly only under the same ``PYTHONHASHSEED`` (0 is set by ``__main__``).
+After every step: no generation number has two contents, no epoch or generation goes back, every acknowledged commit is in the chain (or was
+collected) and reads byte for byte what its host showed at its cut. At the end, when everything is repaired: one host can own and commit, everything
+drains, the newest generation is what its host shows, and all bytes that a program wrote and no program replaced are somewhere.
 """
 
 from __future__ import annotations
@@ -9,118 +10,29 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import re
-import shutil
-import sys
-import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
-import structlog
 import trio
-import trio.testing
 
 from sessionfs.model.errors import SessionFSError
+from sessionfs.model.names import SessionId
+from sessionfs.replication.maintenance.collecting.garbage import Garbage
+from sessionfs.replication.maintenance.command_ownership import command_ownership
+from sessionfs.replication.trio_store import TrioStore
 from sessionfs.stores.base import ObjectMetadata, Unconditional
-from sessionfs.testing.late_store import READ_FATES, Fate, Late
+from sessionfs.testing.late_store import Fate, Late
 from sessionfs.working_copy.layout import ROOT_NUMBER
 
-from .interleaved_bucket import PREFIX, SESSION, BrokenPromise, Bucket, ServerClock, Tree
-from .interleaved_hosts import ME, Cut, Host, answer, one_loop
-from .interleaved_programs import PATHS, Programs, Truth
+from .bucket import PREFIX, SESSION, BrokenPromise, Bucket, ServerClock, Tree
+from .hosts import ME, SETTINGS, Cut, Host, HostClock, answer
+from .programs import PATHS, Programs, Truth
+from .schedule import Schedule, Step
 
 _HOUR_NS = 3_600_000_000_000
-_SIZES = (3, 120, 700)
-_PATIENCE = (0.0, 0.0, 0.01, 0.2, 2.0, 20.0)
-_PAUSES = (0.05, 0.5, 3.0, 12.0, 50.0, 90.0, 200.0)
 _END_SECONDS = 3000.0
-FATES = (
-    Fate.LOST, Fate.LATE, Fate.LATE, Fate.DROPPED, Fate.TWICE, Fate.REFUSED, Fate.HELD, Fate.HELD,
-    Fate.KILLS_BEFORE, Fate.KILLS_AFTER,
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of a schedule.
-
-    Attributes:
-        kind: Names a method of `Run`.
-        host: Number of the host.
-        arguments: For the method.
-        patience_seconds: For so long nothing else begins.
-    """
-
-    kind: str
-    host: int
-    arguments: tuple[Any, ...] = ()
-    patience_seconds: float = 0.0
-
-    def __str__(self) -> str:
-        shown = " ".join(str(one.decode() if isinstance(one, bytes) else one) for one in self.arguments)
-        return f"{'ABC'[self.host]} {self.kind} {shown} (then {self.patience_seconds} s)"
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """What happens.
-
-    Attributes:
-        seed: Of everything that the steps do not say.
-        hosts: How many.
-        recovery: How the session recovers.
-        steps: In order.
-    """
-
-    seed: int
-    hosts: int
-    recovery: str
-    steps: tuple[Step, ...]
-
-
-_KINDS = {
-    "write": 10, "append": 10, "remove": 4, "move": 4, "hold": 2, "go_on": 4, "let_go": 3, "look": 3, "commit": 9,
-    "claim": 3, "force": 5, "release": 3, "drain": 2, "kill": 2, "kill_replication": 2, "pause": 2, "sleep": 6, "fault": 12,
-    "away": 2, "foreign": int(os.environ.get('FOREIGN', '2')), "arrive": 6,
-}  # fmt: skip
-
-
-def plan(seed: int) -> Schedule:
-    """Plan a schedule."""
-    chance = random.Random(seed)
-    hosts = 3 if chance.random() < 0.15 else 2
-    steps: list[Step] = []
-    favourite = 0
-    for _ in range(chance.randrange(8, 60)):
-        if chance.random() < 0.12:
-            favourite = chance.randrange(hosts)
-        host = favourite if chance.random() < 0.7 else chance.randrange(hosts)
-        kind = chance.choices(list(_KINDS), list(_KINDS.values()))[0]
-        steps.append(Step(kind, host, _arguments(kind, chance), chance.choice(_PATIENCE)))
-    return Schedule(seed, hosts, chance.choice(("live", "live", "committed")), tuple(steps))
-
-
-def _arguments(kind: str, chance: random.Random) -> tuple[Any, ...]:
-    match kind:
-        case "write" | "append":
-            return (chance.choice(PATHS), chance.choice(_SIZES))
-        case "remove" | "hold" | "foreign":
-            return (chance.choice(PATHS),)
-        case "move":
-            return (chance.choice(PATHS), chance.choice(PATHS))
-        case "go_on":
-            return (chance.choice(_SIZES),)
-        case "sleep" | "pause" | "away" | "kill":
-            return (chance.choice(_PAUSES),)
-        case "fault":
-            return (chance.choice(FATES), chance.choice((0, 0, 1, 1, 2, 3, 5, 8, 13)))
-        case "arrive":
-            return (chance.random(),)
-    return ()
 
 
 class Run:
@@ -140,6 +52,8 @@ class Run:
         self.is_away = [False] * schedule.hosts
         self.is_over = False
         self.repaired = trio.Event()
+        self._command_clock = HostClock("e", base_ns, schedule.seed)
+        self._command_store = TrioStore(self.bucket, self._command_clock, SETTINGS)
         self.hosts = [self._host(number, directory, base_ns) for number in range(schedule.hosts)]
         self.programs = [Programs(host, self.truth) for host in self.hosts]
 
@@ -169,7 +83,6 @@ class Run:
             return Fate.ANSWERED
         planned.pop(0)
         self.say(f"    {'ABC'[number]}'s {method} {key} {fate.value}")
-        assert fate not in READ_FATES or not is_read or fate is Fate.ANSWERED
         return fate
 
     # --- the whole
@@ -343,9 +256,10 @@ class Run:
         self.faults[number].append((fate, after))
 
     async def foreign(self, _number: int, path: bytes) -> None:
-        """Another tool writes an object."""
+        """Another tool writes an object, where there is none: what it overwrites nobody can keep."""
         key = f"{PREFIX}/{path.decode()}"
-        self.truth.replaced(self.bucket.body(key), "replaced by another tool")
+        if self.bucket.body(key) is not None:
+            return
         body = self.truth.fresh("tool", 60)
         self.bucket.put(key, body, condition=Unconditional(), metadata=ObjectMetadata())
         self.truth.wrote(body, f"tool {path.decode()}")
@@ -355,6 +269,25 @@ class Run:
         if self.late:
             late = self.late.pop(int(which * len(self.late)))
             self.say(f"    late: {late.shown}: {late.arrive()}")
+
+    async def collect(self, number: int) -> None:
+        """A person collects garbage, after a day in which nothing was late by more than it."""
+        if any(host.is_paused for host in self.hosts):
+            return
+        self.late.clear()
+        self.bucket.server_clock.base_ns += 25 * _HOUR_NS
+        await self.release(number)
+        try:
+            async with command_ownership(
+                self._command_store, SETTINGS, self._command_clock, host="command"
+            ) as exclusive:
+                garbage = Garbage(self._command_store, exclusive, self._command_clock, SETTINGS)
+                done = await garbage.collect(SessionId(SESSION))
+                self.say(
+                    f"    collected: {done.retired} retired, {done.removed} removed, {done.expired} expired"
+                )
+        except SessionFSError as problem:
+            self.say(f"    not collected: {problem}")
 
     # --- the end
 
@@ -382,7 +315,9 @@ class Run:
         with trio.move_on_after(_END_SECONDS) as scope:
             await self._settle(last)
         if scope.cancelled_caught:
-            raise BrokenPromise(f"it hangs: {[(host.name, host.is_owner(), host.owes()) for host in self.hosts]}")
+            raise BrokenPromise(
+                f"it hangs: {[(host.name, host.is_owner(), host.owes()) for host in self.hosts]}"
+            )
         for number in range(len(self.hosts)):
             self._collect(number)
         self._judge_quickly()
@@ -421,10 +356,10 @@ class Run:
         if not told:
             return
         committed = set(self.bucket.committed())
-        missing = told - committed
+        missing = told - committed - self.bucket.collected
         if missing:
             raise BrokenPromise(f"acknowledged, and not in the chain {sorted(committed)}: {sorted(missing)}")
-        for generation in told:
+        for generation in told & committed:
             self._judge_generation(generation)
 
     def _judge_generation(self, generation: int) -> None:
@@ -456,10 +391,12 @@ class Run:
         newest = self.bucket.read_generation(generation)
         live = self.bucket.live()
         tree = host.tree()
-        for path, wanted in tree.items():
-            self._compare(generation, path, newest.get(path, b"nothing"), wanted)
-        if newest.keys() != tree.keys():
+        # What another tool put is taken over; it alone is no reason for a commit.
+        others = {path for path, body in live.items() if body is not None and body.startswith(b"tool")}
+        if newest.keys() - others != tree.keys() - others:
             raise BrokenPromise(f"the last commit has {sorted(newest)}, its host shows {sorted(tree)}")
+        for path in tree.keys() - others:
+            self._compare(generation, path, newest[path], tree[path])
         self._judge_bytes(live)
 
     def _judge_bytes(self, live: Tree) -> None:
@@ -467,7 +404,9 @@ class Run:
         kept = self.bucket.kept_aside() | {body for body in live.values() if body is not None}
         for generation in self.bucket.committed():
             with suppress(BrokenPromise):
-                kept |= {body for body in self.bucket.read_generation(generation).values() if body is not None}
+                kept |= {
+                    body for body in self.bucket.read_generation(generation).values() if body is not None
+                }
         for body, where in self.truth.needed().items():
             if body not in kept:
                 raise BrokenPromise(f"{_short(body)} of {where} vanished")
@@ -478,89 +417,3 @@ def _short(body: bytes | None) -> str:
         return "a directory"
     heads = b" ".join(part[:8] for part in body.split(b"\n"))
     return f"{heads.decode('utf-8', 'replace')!r}[{len(body)}]"
-
-
-# --- running and shrinking
-
-
-def run_schedule(schedule: Schedule, say: Callable[[str], None] = lambda _line: None) -> str:
-    """Run one; gives the promise that was broken, "" for none."""
-    shared = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108 - faster than a disk
-    directory = tempfile.mkdtemp(prefix="interleaved-", dir=shared)
-    configured = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50), cache_logger_on_first_use=False)
-    try:
-        with one_loop(schedule.seed):
-            run = Run(schedule, directory, say)
-            trio.run(run.run, clock=trio.testing.MockClock(autojump_threshold=0))
-    except BaseException as problem:  # noqa: BLE001 - whatever it is, it is told
-        if isinstance(problem, KeyboardInterrupt):
-            raise
-        return _told(problem)
-    finally:
-        structlog.configure(**configured)
-        shutil.rmtree(directory, ignore_errors=True)
-    return ""
-
-
-def _told(problem: BaseException) -> str:
-    found = [problem]
-    while isinstance(found[0], BaseExceptionGroup):
-        found = [*found[0].exceptions, *found[1:]]
-    broken = next((one for one in found if isinstance(one, BrokenPromise)), None)
-    if broken is not None:
-        return str(broken)
-    return "".join(traceback.format_exception(found[0]))
-
-
-def shrink(schedule: Schedule, seconds: float = 60.0) -> Schedule:
-    """Drop steps as long as some promise is broken."""
-    end = time.monotonic() + seconds
-    kind = _kind_of(run_schedule(schedule))
-    size = max(1, len(schedule.steps) // 2)
-    while size and time.monotonic() < end:
-        start = 0
-        while start < len(schedule.steps) and time.monotonic() < end:
-            steps = (*schedule.steps[:start], *schedule.steps[start + size :])
-            smaller = Schedule(schedule.seed, schedule.hosts, schedule.recovery, steps)
-            if _kind_of(run_schedule(smaller)) == kind:
-                schedule = smaller
-            else:
-                start += size
-        size //= 2
-    return schedule
-
-
-def _kind_of(problem: str) -> str:
-    """What was broken, without names and numbers."""
-    return re.sub(r"'[^']*'|\\S*\\d\\S*|\\(.*\\)|\\[.*\\]", "", problem.strip().split("\n")[-1])[:24]
-
-
-def report(schedule: Schedule) -> str:
-    """Show a schedule as it went, with what it broke."""
-    lines = [f"seed {schedule.seed}, {schedule.hosts} hosts, recovery {schedule.recovery}"]
-    lines.append(run_schedule(schedule, lines.append))
-    return "\n".join(lines)
-
-
-def main() -> int:
-    """Run schedules from the command line."""
-    first, count = int(sys.argv[1]), int(sys.argv[2])
-    if "--show" in sys.argv:
-        schedule = plan(first)
-        print(report(shrink(schedule) if "--shrink" in sys.argv else schedule))
-        return 0
-    broken, started = 0, time.monotonic()
-    for seed in range(first, first + count):
-        problem = run_schedule(plan(seed))
-        if problem:
-            broken += 1
-            print(f"seed {seed}: {problem}", flush=True)
-    print(f"{count} schedules from {first}: {broken} broken, {time.monotonic() - started:.0f} s", flush=True)
-    return 1 if broken else 0
-
-
-if __name__ == "__main__":
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        os.execve(sys.executable, [sys.executable, "-m", "tests.properties.interleaved_search", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
-    raise SystemExit(main())

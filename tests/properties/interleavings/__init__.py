@@ -1,0 +1,1 @@
+"""A search over random interleavings of whole hosts over one bucket."""
