@@ -287,7 +287,7 @@ class Loading:
     # --- bytes
 
     async def _fetch(self, node: Node) -> None:
-        if await self.partials.complete(node):
+        if await self.partials.complete(node) or node.entry is None or not node.places:
             return
         volume = self._volume
         before = node.entry

@@ -150,23 +150,26 @@ class ReplicationService:
             set_aside=self._set_aside,
         )
         self._control = self._session_control(exclusions)
-        self._reporting = Reporting(
-            self._journal,
-            self._uploader,
-            self._store,
-            layout,
-            clock,
-            exclusions,
-            ownership=self._ownership,
-            commit_problem=self._control.problem,
-            fetch_problem=self._hydrator.problem_of,
-        )
+        self._reporting = self._make_reporting(exclusions)
         self._sweeper = Sweeper(self._journal, layout, settings, clock, exclusions, wake=self._uploader.wake)
         self._evictor = Evictor(
             self._journal, self._store, layout, settings, exclusions, daemon=daemon, uploader=self._uploader
         )
         self._refreshed: set[str] = set()
         self._handlers = self._handler_table()
+
+    def _make_reporting(self, exclusions: Exclusions) -> Reporting:
+        return Reporting(
+            self._journal,
+            self._uploader,
+            self._store,
+            self._layout,
+            self._clock,
+            exclusions,
+            ownership=self._ownership,
+            commit_problem=self._control.problem,
+            fetch_problem=self._hydrator.problem_of,
+        )
 
     def _make_ownership(self) -> Ownership:
         return Ownership(

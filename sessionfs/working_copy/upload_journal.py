@@ -19,6 +19,7 @@ from sessionfs.working_copy.known_content import KnownContent
 from sessionfs.working_copy.layout import ROOT_NUMBER
 
 MAX_EVENTS = 10_000
+_SENTENCES = frozenset({"problem", "reason"})
 _EVENTS_BETWEEN_CUTS = 1024
 _WORK = "key, session, first_owed_ns, changed_ns, not_before_ns, version, tries, state, reason, held"
 
@@ -331,7 +332,10 @@ class UploadJournal(KnownContent):
 
 
 def _shown(fields: Mapping[str, str | int | float | bool]) -> str:
-    """Give an event's fields as people and programs read them."""
-    return json.dumps(
-        {name: roots.readable(value) if isinstance(value, str) else value for name, value in fields.items()}
-    )
+    """Give an event's fields as people and programs read them: shared roots have their ids on this host only."""
+    shown = dict(fields)
+    if "session_id" in shown:
+        shown["session_id"] = roots.shown_id(str(shown["session_id"]))
+    for name in _SENTENCES & shown.keys():
+        shown[name] = roots.readable(str(shown[name]))
+    return json.dumps(shown)

@@ -15,7 +15,7 @@ import pytest
 from sessionfs.testing.fault_proxy import FaultProxy
 
 from .conftest import MakeHost
-from .rig import LEASE_SECONDS, Bucket, errno_of, wait_until
+from .rig import LEASE_SECONDS, Bucket, Host, errno_of, wait_until
 
 pytestmark = [pytest.mark.fuse, pytest.mark.s3, pytest.mark.slow]
 
@@ -116,12 +116,17 @@ def test_under_degrade_programs_write_on_beyond_the_lease_and_the_host_stays_the
     assert during > 2 * LEASE_SECONDS
     host.wait_until_clean(60)
     host.snapshot("s")
+    assert_nothing_happened(host, before["holder"], bucket)
     assert set(bucket.files_of("s")) == {"f", *written}
     for name in (written[0], written[during - 1], written[-1]):
         assert bucket.read(f"sessions/s/{name}").decode() == name
+
+
+def assert_nothing_happened(host: Host, holder: str, bucket: Bucket) -> None:
+    """The host is still the owner, and told of one outage."""
     assert host.conflicts() == []
-    after = json.loads(bucket.read("sessions/s.owner/owner.json"))
-    assert (after["holder"], after["state"]) == (before["holder"], "held")
+    record = json.loads(bucket.read("sessions/s.owner/owner.json"))
+    assert (record["holder"], record["state"]) == (holder, "held")
     assert len(host.events("session.storage.degraded")) == 1
     assert len(host.events("session.storage.recovered")) == 1
     assert host.events("session.owner.lost") == []

@@ -194,9 +194,10 @@ if any("sessionfs" in word for word in sys.orig_argv):
 def test_clocks_an_hour_apart_change_nothing(
     make_fast_host: MakeHost, bucket: Bucket, store_url: str, tmp_path: Path, ahead: str
 ) -> None:
-    launcher = ("unshare", "--time", "--boottime", str(HOUR_SECONDS))
+    launcher: tuple[str, ...] = ("unshare", "--time", "--boottime", str(HOUR_SECONDS))
     if subprocess.run([*launcher, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this machine allows no time namespace")
+        # Without a time namespace only the wall clocks differ.
+        launcher = ()
     (tmp_path / "clock").mkdir()
     (tmp_path / "clock" / "sitecustomize.py").write_text(CLOCK_AHEAD)
     with FaultProxy(endpoint_of(store_url)) as proxy:

@@ -15,7 +15,7 @@ from sessionfs.cli.exit_codes import CORRUPT, DONE
 from sessionfs.cli.options import config_option, json_option
 from sessionfs.cli.output import count_text, one_line, print_json, size_text
 from sessionfs.model.names import display
-from sessionfs.model.roots import mount_path, shown_id
+from sessionfs.model.roots import mount_path, readable, shown_id
 
 if TYPE_CHECKING:
     from sessionfs.model.names import SessionId
@@ -142,5 +142,8 @@ def _body(report: SessionReport) -> dict[str, Any]:
         "whole_generations": sorted(report.intact - report.hurt),
         "objects": report.objects,
         "size_bytes": report.bytes,
-        "findings": [asdict(finding) | {"damage": finding.is_damage} for finding in report.findings],
+        "findings": [
+            asdict(finding) | {"text": readable(finding.text), "damage": finding.is_damage}
+            for finding in report.findings
+        ],
     }

@@ -187,6 +187,8 @@ class PartialFiles:
         partial.waiting += 1
         try:
             await self._bring_blocks(partial, sorted(partial.missing))
+            if not self._is_current(node, partial):
+                return True
             # After a power cut a file that is shorter than it was would count as changed here.
             await trio.to_thread.run_sync(_sync, partial.path)
             described = node.entry
@@ -329,7 +331,7 @@ class PartialFiles:
 
         async def some() -> None:
             for block in waiting:
-                if problems:
+                if problems or (partial.is_detached and not partial.readers):
                     return
                 try:
                     await self._bring_block(partial, block)

@@ -228,7 +228,12 @@ class TreeRows:
         if not entry.key or not self._with_objects:
             return
         before = self._journal.object(entry.key)
-        if before is not None and (before.sha256, before.size_bytes) != (entry.sha256, entry.size_bytes):
+        is_other = before is not None and (before.sha256, before.size_bytes) != (
+            entry.sha256,
+            entry.size_bytes,
+        )
+        # A longer object may begin with what is named: who appends copies nothing. That is proven before it is relied on.
+        if is_other and before is not None and entry.size_bytes <= before.size_bytes:
             # Whoever wrote this one has copied aside what generations named of the one before.
             self._journal.forget_named(entry.key)
         self._journal.put_object(known_object(entry, number))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import trio
@@ -49,6 +49,7 @@ class Bucket(MemoryStore):
 
     Attributes:
         server_clock: Its clock.
+        highest_epoch: Gives the highest epoch of a host that was told that it is the owner.
         collected: Generations that garbage collection moved away.
         broken: The first broken promise, "" for none.
         numbered: Every body ever stored under a generation's number.
@@ -59,6 +60,7 @@ class Bucket(MemoryStore):
         super().__init__(clock)
         self.server_clock = clock
         self.collected: set[int] = set()
+        self.highest_epoch: Callable[[], int] = lambda: 0
         self.broken = ""
         self.numbered: dict[int, bytes] = {}
         self.chain: list[dict[str, Any]] = []
@@ -85,6 +87,8 @@ class Bucket(MemoryStore):
 
     def _note_manifest(self, body: bytes) -> None:
         manifest = json.loads(body)
+        if manifest["epoch"] < self.highest_epoch():
+            self._break(f"manifest.json of epoch {manifest['epoch']} when epoch {self.highest_epoch()} owns")
         if self.chain:
             before = self.chain[-1]
             if manifest["epoch"] < before["epoch"]:

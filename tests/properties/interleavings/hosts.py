@@ -54,6 +54,7 @@ SETTINGS = ReplicationSettings(
 )
 _JOURNAL_FILES = ("journal.db", "journal.db-wal")
 _BOOT = "0" * 36
+_NOWHERE = "are neither on this disk nor in the bucket any more"
 
 
 @dataclass(frozen=True)
@@ -500,12 +501,21 @@ class Host:
         self.cut = Cut(self.tree() if is_exact else self.on_disk(), is_exact=is_exact)
 
     def owes(self) -> list[str]:
-        """Keys that are owed."""
-        return [f"{row.key}: {row.state} {row.reason}" for row in self.service._journal.all_work()]
+        """Keys that are owed, without `forlorn`."""
+        rows = self.service._journal.all_work()
+        return [f"{row.key}: {row.state} {row.reason}" for row in rows if row.key not in self.forlorn()]
+
+    def forlorn(self) -> set[str]:
+        """Keys of files that are only known by their sum: whoever wrote them replaced them himself before anybody else had read them."""
+        return {row.key for row in self.service._journal.all_work() if _NOWHERE in row.reason}
 
     def is_owner(self) -> bool:
         """Whether it thinks so."""
         return self.service._ownership.owns(SESSION)
+
+    def epoch(self) -> int:
+        """Of its ownership; 0 for none."""
+        return self.service._ownership.epoch(SESSION) if self.is_serving else 0
 
     def acknowledged(self) -> list[int]:
         """Generations that this host was told, or told, are committed."""

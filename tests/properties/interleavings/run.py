@@ -55,6 +55,7 @@ class Run:
         self._command_clock = HostClock("e", base_ns, schedule.seed)
         self._command_store = TrioStore(self.bucket, self._command_clock, SETTINGS)
         self.hosts = [self._host(number, directory, base_ns) for number in range(schedule.hosts)]
+        self.bucket.highest_epoch = lambda: max(host.epoch() for host in self.hosts)
         self.programs = [Programs(host, self.truth) for host in self.hosts]
 
     def _host(self, number: int, directory: str, base_ns: int) -> Host:
@@ -332,7 +333,7 @@ class Run:
             await trio.sleep(20.0)
             if host.is_owner() and not any(one.owes() for one in self.hosts):
                 await self.commit(last)
-                if not host.owes() and not self._has_changed(host):
+                if not host.owes() and (host.forlorn() or not self._has_changed(host)):
                     return
 
     def _has_changed(self, host: Host) -> bool:
@@ -393,6 +394,7 @@ class Run:
         tree = host.tree()
         # What another tool put is taken over; it alone is no reason for a commit.
         others = {path for path, body in live.items() if body is not None and body.startswith(b"tool")}
+        others |= {key.removeprefix(f"{PREFIX}/").encode() for key in host.forlorn()}
         if newest.keys() - others != tree.keys() - others:
             raise BrokenPromise(f"the last commit has {sorted(newest)}, its host shows {sorted(tree)}")
         for path in tree.keys() - others:

@@ -1,7 +1,7 @@
 """Runs schedules, shrinks the one that broke a promise, and shows it.
 
-``python -m tests.properties.interleavings.search FIRST COUNT`` runs schedules and says which broke a promise (``--first``: until one does); ``... SEED 1 --show [--shrink]`` shows
-one. A schedule is repeated exactly only under the same ``PYTHONHASHSEED`` (0 is set there).
+``python -m tests.properties.interleavings.search FIRST COUNT`` runs schedules and says which broke a promise; with ``--first`` until one does.
+``... SEED 1 --show [--shrink]`` shows one. A schedule is repeated exactly only under the same ``PYTHONHASHSEED`` (0 is set there).
 """
 
 from __future__ import annotations

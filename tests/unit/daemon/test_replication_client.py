@@ -147,9 +147,11 @@ async def test_whoever_waits_hears_of_the_next_process_however_often_the_last_wa
         return Description("clean")
 
     async with trio.open_nursery() as nursery:
+        heard = trio.Event()
 
         async def ask() -> None:
             assert (await client.describe(3)).state == "clean"
+            heard.set()
 
         # Who made a call and who started the process both notice its end; a start that failed tells it once more.
         client.detach("a call found no process")
@@ -159,8 +161,7 @@ async def test_whoever_waits_hears_of_the_next_process_however_often_the_last_wa
         client.detach("it cannot start")
         with trio.fail_after(2.0):
             async with process(client, answer):
-                while len(nursery.child_tasks):
-                    await trio.sleep(0.001)
+                await heard.wait()
 
 
 async def test_a_call_to_no_process_ends_in_time_with_the_reason(log: IntentLog) -> None:

@@ -78,7 +78,7 @@ def mount(parts: Any) -> RunningMount:
 
 async def test_the_status_keeps_the_documented_names_of_a_session(mount: RunningMount) -> None:
     sessions: Any = (await mount.status())["sessions"]
-    assert set(sessions[0]) == DOCUMENTED | {"commit_problem"}
+    assert set(sessions[0]) == DOCUMENTED | {"commit_problem", "epoch"}
     assert (sessions[0]["generation"], sessions[0]["commit_problem"]) == (3, "no route")
 
 

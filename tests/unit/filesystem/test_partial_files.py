@@ -257,6 +257,25 @@ async def test_a_file_cut_to_nothing_is_empty_for_its_readers(large: Large) -> N
     assert large.asked() == [1, 2]
 
 
+async def test_a_writer_who_waits_for_blocks_gets_the_file_that_was_cut_meanwhile(large: Large) -> None:
+    large.rig.remote.hold_blocks()
+    handles: list[int] = []
+
+    async def write() -> None:
+        handles.append(await large.open(os.O_RDWR))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write)
+        await trio.testing.wait_all_tasks_blocked()
+        await large.open(os.O_WRONLY | os.O_TRUNC)
+        large.rig.remote.let_blocks_go()
+    assert len(large.asked()) == 4
+    assert not large.fetched_whole()
+    assert large.rig.core.write(handles[0], 0, b"anew") == 4
+    assert large.here().read_bytes() == b"anew"
+    assert large.staged() == []
+
+
 async def test_a_file_keeps_its_blocks_through_rename_chmod_and_another_name(large: Large) -> None:
     rig = large.rig
     reading = await large.open()

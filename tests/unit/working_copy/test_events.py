@@ -31,3 +31,19 @@ def test_an_outage_is_not_pushed_out_by_the_writes_during_it(
     again.add_event("session.storage.recovered", {})
     assert again.events(3001, 10)[0].number == 3002
     again.close()
+
+
+def test_events_name_shared_roots_as_people_do_and_leave_paths_alone(tmp_path: Path) -> None:
+    journal = UploadJournal(str(tmp_path / "journal.db"), clock=SystemClock())
+    fields: dict[str, str | int | float | bool] = {
+        "session_id": "%eval%run7",
+        "path": "a%eval%b",
+        "problem": "session %eval%run7 is lost",
+        "files": 3,
+    }
+    journal.add_event("session.lost", fields)
+    (event,) = journal.events(0, 10)
+    assert event.fields == {
+        "session_id": "eval/run7", "path": "a%eval%b", "problem": "session eval/run7 is lost", "files": 3,
+    }  # fmt: skip
+    journal.close()

@@ -78,8 +78,15 @@ class Keeping:
         sha256 = await self._parking.park(known)
         if not sha256:
             await self._keep_beginnings(live.session, known, prefixes)
+        row = self._journal.session(live.session)
+        is_ours = row is not None and known.epoch == row.epoch
         for prefix in prefixes if sha256 else ():
             if prefix.size_bytes < known.size_bytes and prefix.sha256 != sha256:
+                # Another owner's object has replaced the one that was named, and perhaps not by appending.
+                if not is_ours and not await self._parking.begins_with(
+                    known, prefix.sha256, prefix.size_bytes
+                ):
+                    continue
                 key = keys.alias_key(live.session, prefix.sha256)
                 await self._put_alias(key, ContentAlias(of=sha256, size=prefix.size_bytes))
 

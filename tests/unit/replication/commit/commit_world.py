@@ -243,6 +243,9 @@ class CommitWorld(World):
         )
 
     async def commit(self, trigger: str = "test", *, is_turn: bool = False) -> Committed:
+        if self.journal.session(SESSION) is not None:
+            # As a claim would have noted it.
+            self.journal.update_session(SESSION, epoch=self.authority.epoch(SESSION))
         problem: SessionFSError | None = None
         report = Committed(SESSION, 0)
         async with self.running():

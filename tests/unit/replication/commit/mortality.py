@@ -11,6 +11,8 @@ import trio
 from sessionfs.testing.stopping_store import ProcessDied, StoppingStore
 from sessionfs.working_copy.upload_journal import UploadJournal
 
+_LAST_STEPS = 6
+
 
 class Steps:
     """Counts transactions of the journal as steps too: before they begin, and once they are on the disk.
@@ -56,9 +58,11 @@ class Steps:
             self.journal.transaction = plain  # type: ignore[method-assign]
 
 
-def chosen_steps(count: int, *, every: int = 3) -> range:
-    """Give the steps at which a test lets a process die: every third one, all when the environment asks for it."""
-    return range(0, count, 1 if os.environ.get("SESSIONFS_TEST_STEPS") == "all" else every)
+def chosen_steps(count: int, *, every: int = 3) -> list[int]:
+    """Give the steps at which a test lets a process die: some, and the last ones; all when the environment asks for it."""
+    if os.environ.get("SESSIONFS_TEST_STEPS") == "all":
+        return list(range(count))
+    return sorted({*range(0, count, every), *range(max(0, count - _LAST_STEPS), count)})
 
 
 def died(problem: BaseException) -> bool:

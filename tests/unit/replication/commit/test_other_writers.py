@@ -113,6 +113,8 @@ async def test_another_tools_bytes_are_kept_aside_before_ours_take_the_key_again
     assert world.kept_aside() == [b"theirs"]
     assert live_objects(world.memory)[b"a"] == b"ours"
     assert live_objects(world.memory)[b"unknown"] == b"another tool's own file"
+    # Their bytes do not begin with what a generation names of ours, although they are longer.
+    assert world.kept_by_content() == {}
     before = world.tree()
     assert read_generation(world.memory) == before
     # What was put there again is named again.

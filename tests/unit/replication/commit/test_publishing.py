@@ -483,7 +483,7 @@ async def test_a_turn_in_a_thousand_objects_costs_few_requests(large: CommitWorl
     # What a generation names is copied aside when it is rewritten.
     large.store.calls.clear()
     for number in range(10):
-        large.write(b"d/%d" % number, b"rewritten")
+        large.write(b"d/%d" % (100 + number), b"rewritten")
     report = await large.commit()
     assert len(large.store.calls) == report.requests == 10 + 10 + 2 + 3
     # New files touch their directory.

@@ -14,6 +14,7 @@ from sessionfs.formats.intent_records import Operation
 from sessionfs.formats.link_messages import (
     Evict,
 )
+from sessionfs.formats.manifest import BLOCK_BYTES
 from sessionfs.model.errors import UnavailableError
 from sessionfs.replication.eviction import Evictor
 from sessionfs.stores.base import ObjectMetadata, Unconditional
@@ -35,10 +36,12 @@ class Daemon:
         self.world = world
         self.open_paths: set[bytes] = set()
         self.asked: list[bytes] = []
+        self.by_blocks: dict[bytes, str] = {}
 
     async def evict(self, request: Evict) -> bool:
         path = request.path.removeprefix(SESSION.encode() + b"/")
         self.asked.append(path)
+        self.by_blocks[path] = request.blocks_of
         key = self.world.key(path)
         assert key in self.world.uploader.in_flight
         status = self.world.status(path)
@@ -123,6 +126,17 @@ async def test_what_is_owed_open_written_linked_or_changed_stays(world: World) -
     await evictor(world, daemon, limit_bytes=1).relieve()
     assert here(world) == [b"0", b"1", b"2", b"3", b"4", b"5", b"6"]
     assert set(daemon.asked) == {b"0", b"7", b"8", b"9"}
+
+
+async def test_the_daemon_is_told_which_files_may_come_back_block_by_block(world: World) -> None:
+    world.write(b"large", os.urandom(BLOCK_BYTES + 1))
+    await clean(world)
+    daemon = Daemon(world)
+    await evictor(world, daemon, limit_bytes=1).relieve()
+    node = world.journal.node(world.number(b"large"))
+    assert node is not None
+    assert daemon.by_blocks[b"large"] == node.sha256 != ""
+    assert daemon.by_blocks[b"0"] == ""
 
 
 async def test_what_the_bucket_does_not_confirm_stays(world: World) -> None:
