@@ -327,7 +327,9 @@ class SessionControl:
     async def _do_chores(self) -> float:
         """Do what is to be done; give the seconds until there may be more."""
         failed = False
-        self._unsettled = {name: claim for name, claim in self._unsettled.items() if self._ownership.owns(name)}
+        self._unsettled = {
+            name: claim for name, claim in self._unsettled.items() if self._ownership.owns(name)
+        }
         for session, claim in list(self._unsettled.items()):
             failed = not await self._settle_quietly(session, claim) or failed
         held = [row.id for row in self._journal.sessions() if row.owner_state == "held"]

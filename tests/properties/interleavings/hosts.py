@@ -576,5 +576,7 @@ class _CommitWatch(LateStore):
         prefix = f"sessions/{SESSION}.manifest/"
         number = key.removeprefix(prefix).removesuffix(".json")
         if key.startswith(prefix) and number.isdigit():
-            self._host.on_number(int(number), body, self._host.cut)
+            cut, forlorn = self._host.cut, {key.partition("/s/")[2].encode() for key in self._host.forlorn()}
+            tree = {path: shown for path, shown in cut.tree.items() if path not in forlorn}
+            self._host.on_number(int(number), body, Cut(tree, cut.is_exact and not forlorn))
         return super().put(key, body, **named)

@@ -182,9 +182,7 @@ class BlockFetch:
             self._forget(next(iter(self._contents)))
         return content
 
-    async def _try_all(
-        self, content: _Content, block: int, target: tuple[str, int], tried: Tried
-    ) -> bool:
+    async def _try_all(self, content: _Content, block: int, target: tuple[str, int], tried: Tried) -> bool:
         for source in self._known_sources(content, target[0]):
             if await self._try(content, block, target, source, tried):
                 return True
