@@ -332,7 +332,7 @@ class SessionControl:
         }
         for session, claim in list(self._unsettled.items()):
             failed = not await self._settle_quietly(session, claim) or failed
-        held = [row.id for row in self._journal.sessions() if row.owner_state == "held"]
+        held = [row.id for row in self._journal.sessions() if self._is_held(row)]
         unclaimed = {*self._unowned(), *(session for session in held if not self._ownership.owns(session))}
         for session in sorted(unclaimed) if self._is_resumed else ():
             failed = not await self._claim_quietly(session) or failed
@@ -343,7 +343,7 @@ class SessionControl:
                 continue
             if self._is_ours(row):
                 failed = not await self._bury(row) or failed
-            elif row.owner_state != "held" and not (self._has_changed(row) and row.written):
+            elif not self._is_held(row) and not (self._has_changed(row) and row.written):
                 # One that was ours when the last process ended is claimed again first: its record must be released.
                 self._journal.remove_session(row.id)
         for troubled in [session for session, problem in self._problems.items() if problem]:
@@ -353,6 +353,11 @@ class SessionControl:
             return float("inf")
         self._tries["chores"] = self._tries.get("chores", 0) + 1
         return max(0.05, retry_policy.backoff_seconds(self._tries["chores"], self._settings, self._clock))
+
+    def _is_held(self, row: SessionRow) -> bool:
+        """Whether the record may name this host: it was ours when the last process ended, or that died while it gave up a removed session."""
+        is_interrupted = row.owner_state == "released" and row.written and not self._is_here(row.id)
+        return row.owner_state == "held" or is_interrupted
 
     async def _bury(self, row: SessionRow) -> bool:
         """Commit that a session was removed, and give it up."""

@@ -293,7 +293,7 @@ class Comparison:
                 work.found.directories.add(parent)
             return
         work.rows.set_attributes(node.number, entry)
-        work.rows.set_content(node.number, entry)
+        work.rows.set_content(node.number, entry, may_have_grown=work.keeps_files)
 
     def _vanish(self, work: _Pass, known: KnownObject) -> None:
         """Remove what the bucket no longer has."""

@@ -133,13 +133,19 @@ class TreeRows:
             target=entry.target,
         )
 
-    def set_content(self, number: int, entry: RemoteEntry) -> None:
-        """Let an inode whose bytes are not here mean the bucket's present object."""
+    def set_content(self, number: int, entry: RemoteEntry, *, may_have_grown: bool = False) -> None:
+        """Let an inode whose bytes are not here mean the bucket's present object.
+
+        Args:
+            number: The inode.
+            entry: The object.
+            may_have_grown: The session is this host's, and somebody who does not know it put the object: he may have appended to what is named.
+        """
         values: dict[str, str | int | bool | bytes] = {"sha256": entry.sha256, "clean_size": -1}
         if entry.xattrs is not None:
             values["xattrs"] = extended_attributes.pack(entry.xattrs)
         self._journal.update_node(number, **values)
-        self._remember(entry, number)
+        self._remember(entry, number, may_have_grown=may_have_grown)
 
     def note_manifest(self, survey: Survey) -> None:
         """Remember the newest generation: the base of the next commit."""
@@ -224,7 +230,7 @@ class TreeRows:
         )
         return number
 
-    def _remember(self, entry: RemoteEntry, number: int) -> None:
+    def _remember(self, entry: RemoteEntry, number: int, *, may_have_grown: bool = False) -> None:
         if not entry.key or not self._with_objects:
             return
         before = self._journal.object(entry.key)
@@ -232,8 +238,9 @@ class TreeRows:
             entry.sha256,
             entry.size_bytes,
         )
-        # A longer object may begin with what is named: who appends copies nothing. That is proven before it is relied on.
-        if is_other and before is not None and entry.size_bytes <= before.size_bytes:
+        # Who appends copies nothing. That it begins with what is named is proven before anything relies on it.
+        has_grown = may_have_grown and before is not None and entry.size_bytes > before.size_bytes
+        if is_other and not has_grown:
             # Whoever wrote this one has copied aside what generations named of the one before.
             self._journal.forget_named(entry.key)
         self._journal.put_object(known_object(entry, number))

@@ -332,6 +332,8 @@ class Run:
             await self.commit(last)
             await trio.sleep(20.0)
             if host.is_owner() and not any(one.owes() for one in self.hosts):
+                # What was only taken over is no change of its own: the next commit of one must have it.
+                await self.programs[last].do(self.programs[last].write, b"end", 3)
                 await self.commit(last)
                 if not host.owes() and (host.forlorn() or not self._has_changed(host)):
                     return
