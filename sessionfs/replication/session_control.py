@@ -35,7 +35,8 @@ from sessionfs.model.errors import (
 from sessionfs.model.names import SessionId
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication import retry_policy
-from sessionfs.replication.commit.committer import Committer, cold_until
+from sessionfs.replication.commit.committer import Committer
+from sessionfs.replication.commit.cutting import cold_until
 from sessionfs.replication.hydrator import Hydrator
 from sessionfs.replication.ownership.estrangement import Estrangement
 from sessionfs.replication.ownership.holdings import Claim

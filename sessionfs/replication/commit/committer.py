@@ -13,24 +13,17 @@ stays *changed*, and the next commit takes everything up again.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from typing import Protocol
-
 import msgspec
 import structlog
 import trio
 
 from sessionfs.formats.commit_marker import CommitMarker
-from sessionfs.formats.commit_messages import Barrier, BarrierHeld, Committed, FrozenAt, FrozenImage, Thaw
+from sessionfs.formats.commit_messages import Committed
 from sessionfs.formats.manifest import Manifest
 from sessionfs.model import keys, names
 from sessionfs.model.clock import Clock, utc_text
 from sessionfs.model.errors import (
     InternalError,
-    LocalDiskError,
     ObjectNotFoundError,
     OwnershipLostError,
     SessionFSError,
@@ -38,19 +31,15 @@ from sessionfs.model.errors import (
 )
 from sessionfs.model.names import SessionId
 from sessionfs.replication.commit.bringing import Bringing, Brought
-from sessionfs.replication.commit.databases import DatabaseCut, Databases
+from sessionfs.replication.commit.cutting import Cut, Cuts, pending
 from sessionfs.replication.commit.entries import Entries
 from sessionfs.replication.commit.hashing import Hashing
 from sessionfs.replication.commit.listing_check import ListingCheck
 from sessionfs.replication.commit.manifest_chain import EarlierCommitError, ManifestChain, Published
-from sessionfs.replication.commit.noting import Noted, Noting
-from sessionfs.replication.hydration.fan_out import for_each
 from sessionfs.replication.trio_store import TrioStore
 from sessionfs.replication.uploader import Uploader
-from sessionfs.replication.uploads.attempts import REMEMBERED_NS
 from sessionfs.replication.uploads.authority import Authority
 from sessionfs.replication.uploads.conflicts import RaiseEvent
-from sessionfs.replication.uploads.subjects import Prepared
 from sessionfs.working_copy.journal_tree import SessionRow
 from sessionfs.working_copy.layout import ROOT_NUMBER
 from sessionfs.working_copy.upload_journal import UploadJournal
@@ -64,50 +53,6 @@ _log = structlog.get_logger("sessionfs.commit")
 Fields = dict[str, str | int | float | bool]
 
 
-class Freezer(Protocol):
-    """The daemon, which keeps the bytes of a cut."""
-
-    async def barrier(self, request: Barrier) -> BarrierHeld:
-        """Freeze what is changing, between two operations of programs."""
-
-    async def frozen_image(self, request: FrozenImage) -> FrozenAt:
-        """Say where frozen bytes are."""
-
-    async def thaw(self, request: Thaw) -> None:
-        """Let them go."""
-
-
-class Cutting(Protocol):
-    """The intent log, applied up to a cut."""
-
-    @property
-    def position(self) -> int:
-        """Up to where it was applied."""
-
-    def apply(self) -> bool:
-        """Apply what there is."""
-
-    def apply_up_to(self, limit: int) -> None:
-        """Apply what is before a position."""
-
-    def held(self) -> AbstractAsyncContextManager[None]:
-        """Let the tree stand still inside the block."""
-
-
-@dataclass(slots=True)
-class _Cut:
-    """A session at one moment."""
-
-    row: SessionRow
-    epoch: int
-    noted: list[Noted]
-    databases: dict[bytes, DatabaseCut]
-    versions: dict[bytes, int]
-    wanted: list[str]
-    adopted: list[str]
-    pause_seconds: float
-
-
 class Committer:
     """Commits one session at a time; several sessions may be under way together.
 
@@ -115,12 +60,9 @@ class Committer:
         journal: The tree, and what the bucket holds.
         store: Counts requests.
         clock: Times.
-        log: Applied up to the cut.
         uploader: Brings what is owed.
-        freezer: The daemon.
         authority: This host's epoch, and its permission.
-        noting: Notes trees.
-        databases: Pins and images databases.
+        cuts: Takes cuts.
         bringing: Brings cuts to the bucket.
         hashing: Hashes what other tools put there.
         entries: Builds entries.
@@ -136,12 +78,9 @@ class Committer:
         journal: UploadJournal,
         store: TrioStore,
         clock: Clock,
-        log: Cutting,
         uploader: Uploader,
-        freezer: Freezer,
         authority: Authority,
-        noting: Noting,
-        databases: Databases,
+        cuts: Cuts,
         bringing: Bringing,
         hashing: Hashing,
         entries: Entries,
@@ -153,12 +92,9 @@ class Committer:
         self._journal = journal
         self._store = store
         self._clock = clock
-        self._log = log
         self._uploader = uploader
-        self._freezer = freezer
         self._authority = authority
-        self._noting = noting
-        self._databases = databases
+        self._cuts = cuts
         self._bringing = bringing
         self._hashing = hashing
         self._entries = entries
@@ -169,9 +105,9 @@ class Committer:
         self._locks: dict[str, trio.Lock] = {}
         for row in journal.sessions():
             # A commit that died must not leave its session looking committed.
-            if journal.meta(_pending(row.id)):
+            if journal.meta(pending(row.id)):
                 journal.update_session(row.id, changed=True)
-                journal.set_meta(_pending(row.id), "")
+                journal.set_meta(pending(row.id), "")
 
     async def commit(self, session: SessionId, trigger: str, *, is_turn: bool = False) -> Committed:
         """Commit a session that this host owns.
@@ -230,13 +166,13 @@ class Committer:
         return row.changed or owes or row.generation == 0
 
     async def _has_moved_database(self, row: SessionRow) -> bool:
-        return await self._databases.has_moved(row.id, self._noting.written_paths(row.id))
+        return await self._cuts.has_moved_database(row.id)
 
     # --- a session that exists
 
     async def _commit(self, row: SessionRow, trigger: str, *, is_turn: bool) -> Committed:
         commit = self._clock.unique_id()
-        cut = await self._cut(row, commit, confirms_deletions=trigger not in _ASKED_BY_NOBODY)
+        cut = await self._cuts.take(row, commit, confirms_deletions=trigger not in _ASKED_BY_NOBODY)
         try:
             sent_objects, sent_bytes = self._uploader.take_sent(row.id)
             brought = await self._bring(cut, commit)
@@ -254,7 +190,7 @@ class Committer:
             now = self._journal.session(row.id) or row
             published = await self._chain.publish(body, now.manifest_token)
             for database in cut.databases.values():
-                self._databases.note_committed(database)
+                self._cuts.note_committed(database)
             turn = row.turn + is_turn
             self._note_commit(published, recovery=recovery, turn=turn)
             if brought.left_out:
@@ -280,100 +216,14 @@ class Committer:
             return report
         finally:
             with trio.CancelScope(shield=True):
-                await self._end(cut, commit)
+                await self._cuts.end(cut, commit)
 
-    async def _cut(self, row: SessionRow, commit: str, *, confirms_deletions: bool) -> _Cut:
-        """Pin the databases and note the tree, both at one moment as far as that is possible."""
-        databases: dict[bytes, DatabaseCut] = {}
-        self._log.apply()
-        try:
-            for left in reversed(range(_PINS)):
-                owed = self._noting.owed_numbers(row.id)
-                changing = [*owed.values(), *self._noting.written_paths(row.id)]
-                fresh = [path for path in changing if path not in databases]
-                databases |= await self._databases.pin(row.id, fresh, set(owed.values()))
-                async with self._log.held():
-                    held = await self._hold(row, commit, databases, is_last=not left)
-                    if held is not None:
-                        return self._note(row, held, databases, confirms_deletions=confirms_deletions)
-                # A first write between the pins and the barrier, or a log that was not read far enough: once more.
-                await self._freezer.thaw(Thaw(commit))
-                self._log.apply()
-        except BaseException:
-            for database in databases.values():
-                database.close()
-            with trio.CancelScope(shield=True):
-                await self._thaw(commit)
-            raise
-        raise InternalError("the last try takes the cut, or says why not")
-
-    async def _hold(
-        self,
-        row: SessionRow,
-        commit: str,
-        databases: dict[bytes, DatabaseCut],
-        *,
-        is_last: bool,
-    ) -> BarrierHeld | None:
-        """Take the cut while the log is held; None when it must be taken again."""
-        # Of this very position: what became owed while the databases were pinned is not among the daemon's newer records.
-        owed = self._noting.owed_numbers(row.id)
-        imaged = [number for number, path in owed.items() if path in databases]
-        held = await self._freezer.barrier(
-            Barrier(row.id, commit, sorted(owed), self._log.position, paths=owed, unkept=imaged)
-        )
-        self._log.apply_up_to(held.log_position)
-        if not is_last and (held.is_behind or await self._unpinned(row.id, databases)):
-            return None
-        if held.is_behind:
-            raise UnavailableError(
-                f"session {row.id} changes faster than its log is read", remedy="commit again"
-            )
-        return held
-
-    async def _unpinned(self, session: SessionId, pinned: Mapping[bytes, DatabaseCut]) -> list[bytes]:
-        paths = [path for path in self._noting.owed_numbers(session).values() if path not in pinned]
-        return await self._databases.find(session, paths)
-
-    def _note(
-        self,
-        row: SessionRow,
-        held: BarrierHeld,
-        databases: dict[bytes, DatabaseCut],
-        *,
-        confirms_deletions: bool,
-    ) -> _Cut:
-        row = self._journal.session(row.id) or row
-        frozen = {file.number: file for file in held.frozen}
-        versions: dict[bytes, int] = {}
-        now_ns = self._clock.wall_ns()
-        epoch = self._authority.epoch(row.id)
-        with self._journal.transaction():
-            self._noting.mark_unrecorded(row.id, held.frozen, now_ns)
-            for path in databases:
-                # Marked anew also when it is owed: an upload that is under way has an image of another moment.
-                key = keys.live_key(row.id, path, is_directory=False)
-                if key is not None and self._journal.wanted(key) is not None:
-                    self._journal.mark(key, row.id, now_ns)
-                    work = self._journal.work(key)
-                    versions[path] = work.version if work is not None else 0
-            noted = self._noting.note(row, frozen)
-            self._journal.forget_bases(now_ns - REMEMBERED_NS)
-            adopted = self._endangered(row.id, epoch)
-            self._journal.name_settled(keys.session_prefix(row.id))
-            self._journal.update_session(row.id, changed=False)
-            self._journal.set_meta(_pending(row.id), "1")
-            if confirms_deletions:
-                self._journal.release_held(row.id)
-            wanted = [work.key for work in self._journal.session_work(row.id)]
-        return _Cut(row, epoch, noted, databases, versions, wanted, adopted, held.pause_seconds)
-
-    async def _bring(self, cut: _Cut, commit: str) -> Brought:
+    async def _bring(self, cut: Cut, commit: str) -> Brought:
         session = cut.row.id
-        await self._image_databases(cut)
+        await self._cuts.image_databases(cut)
         problems = dict(await self._bringing.flush(cut.wanted))
         self._require_epoch(session, cut.epoch)
-        await self._keep_adopted(cut)
+        await self._cuts.keep_adopted(cut)
         unsure: set[str] = set()
         for _ in range(_CHECKS):
             compared = await self._check.check(session)
@@ -389,57 +239,17 @@ class Committer:
         unsure &= {one.known.key for one in cut.noted if one.known is not None}
         if unsure:
             problems |= await self._bringing.flush(unsure)
-        cut.noted = await self._bringing.renew(session, cut.noted, unsure, is_cold=self._is_cold(session))
+        cut.noted = await self._bringing.renew(
+            session, cut.noted, unsure, is_cold=self._cuts.is_cold(session)
+        )
         return await self._bringing.locate(
             session,
             commit,
             cut.noted,
             databases=cut.databases,
             problems=problems,
-            is_cold=self._is_cold(session),
+            is_cold=self._cuts.is_cold(session),
         )
-
-    async def _image_databases(self, cut: _Cut) -> None:
-        for path, database in cut.databases.items():
-            try:
-                await self._databases.image(database)
-            except (sqlite3.Error, OSError) as problem:
-                shown = f"{cut.row.id}/{names.display(path)}"
-                if isinstance(problem, OSError):
-                    raise LocalDiskError(
-                        f"no image of {shown}: {problem.strerror}", errno_number=problem.errno or 0
-                    ) from None
-                raise UnavailableError(
-                    f"no image of the database {shown}: {problem}", remedy="commit again"
-                ) from None
-            key = keys.live_key(cut.row.id, path, is_directory=False)
-            if key is not None:
-                self._uploader.subjects.prepared[key] = Prepared(cut.versions.get(path, 0), database.prepare)
-
-    def _is_cold(self, session: str) -> bool:
-        """Whether requests of another owner, who did not end, may still arrive: equal bytes may have equal tokens on his side."""
-        return self._clock.wall_ns() < int(self._journal.meta(cold_until(session), "0"))
-
-    def _endangered(self, session: SessionId, epoch: int) -> list[str]:
-        """Objects to copy aside before they are named; those of a commit that ended before it had copied them count as named, and are remembered."""
-        prefix = keys.session_prefix(session)
-        found = self._journal.endangered(prefix, epoch, all_of_them=self._is_cold(session))
-        left = self._journal.meta(_unkept(session))
-        if left:
-            found = sorted({*found, *msgspec.json.decode(left, type=list[str])})
-        if found:
-            self._journal.set_meta(_unkept(session), msgspec.json.encode(found).decode())
-        return found
-
-    async def _keep_adopted(self, cut: _Cut) -> None:
-        async def one(key: str) -> None:
-            known = self._journal.object(key)
-            if known is not None and known.size_bytes and not key.endswith("/"):
-                await self._uploader.keeping.keep(known, self._journal.prefixes(key))
-
-        await for_each(cut.adopted, one, limit=_CONCURRENT_COPIES)
-        if cut.adopted:
-            self._journal.set_meta(_unkept(cut.row.id), "")
 
     def _require_answer(self, session: SessionId) -> None:
         """While ownership is only presumed nothing can be sent: whoever waits for the commit is told at once."""
@@ -466,20 +276,6 @@ class Committer:
                 f"session {session} cannot be committed: this host's ownership is not confirmed now",
                 remedy="it is tried again when the store answers",
             )
-
-    async def _end(self, cut: _Cut, commit: str) -> None:
-        for path, database in cut.databases.items():
-            key = keys.live_key(cut.row.id, path, is_directory=False)
-            if key is not None:
-                self._uploader.subjects.prepared.pop(key, None)
-            database.close()
-        await self._thaw(commit)
-
-    async def _thaw(self, commit: str) -> None:
-        try:
-            await self._freezer.thaw(Thaw(commit))
-        except SessionFSError as problem:
-            _log.warning("frozen bytes not released", problem=str(problem))
 
     # --- a session that was removed
 
@@ -517,7 +313,7 @@ class Committer:
                 recovery=recovery,
                 turn=turn,
             )
-            self._journal.set_meta(_pending(manifest.session), "")
+            self._journal.set_meta(pending(manifest.session), "")
             self._journal.drop_unused_blocks()
 
     async def _put_marker(self, report: Committed, published: Published) -> None:
@@ -545,7 +341,7 @@ class Committer:
     def _note_failure(self, session: SessionId, trigger: str, problem: BaseException) -> None:
         with self._journal.transaction():
             self._journal.update_session(session, changed=True)
-            self._journal.set_meta(_pending(session), "")
+            self._journal.set_meta(pending(session), "")
             if isinstance(problem, SessionFSError):
                 fields: Fields = {
                     "session_id": session,
@@ -573,19 +369,6 @@ class Committer:
                 "ok": True,
             },
         )
-
-
-def cold_until(session: str) -> str:
-    """Name of the journal's note until when requests of the owner before may arrive, nanoseconds of the wall clock."""
-    return f"cold_until:{session}"
-
-
-def _pending(session: str) -> str:
-    return f"commit_pending:{session}"
-
-
-def _unkept(session: str) -> str:
-    return f"unkept:{session}"
 
 
 def _report_of(row: SessionRow, trigger: str) -> Committed:

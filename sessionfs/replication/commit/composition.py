@@ -5,7 +5,8 @@ from __future__ import annotations
 from sessionfs.model.clock import Clock
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.commit.bringing import Bringing
-from sessionfs.replication.commit.committer import Committer, Cutting, Freezer
+from sessionfs.replication.commit.committer import Committer
+from sessionfs.replication.commit.cutting import Cuts, Cutting, Freezer
 from sessionfs.replication.commit.databases import Databases
 from sessionfs.replication.commit.entries import Entries
 from sessionfs.replication.commit.frozen_bytes import FrozenBytes
@@ -46,12 +47,18 @@ def committer_of(
         journal=journal,
         store=store,
         clock=clock,
-        log=log,
         uploader=uploader,
-        freezer=freezer,
         authority=authority,
-        noting=Noting(journal, uploader.files, exclusions),
-        databases=Databases(journal, uploader.files, uploader.databases),
+        cuts=Cuts(
+            journal,
+            clock,
+            log=log,
+            freezer=freezer,
+            uploader=uploader,
+            authority=authority,
+            noting=Noting(journal, uploader.files, exclusions),
+            databases=Databases(journal, uploader.files, uploader.databases),
+        ),
         bringing=Bringing(
             journal,
             uploader,

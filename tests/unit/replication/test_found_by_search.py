@@ -28,7 +28,7 @@ async def test_a_file_that_becomes_owed_while_databases_are_pinned_is_frozen_too
 ) -> None:
     world = CommitWorld(tmp_path)
     world.write(b"early", b"1")
-    databases = world.committer._databases
+    databases = world.committer._cuts._databases
     pin = databases.pin
 
     async def slow_pin(session: str, paths: Iterable[bytes], owed: set[bytes]) -> dict[bytes, DatabaseCut]:

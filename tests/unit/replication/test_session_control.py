@@ -20,7 +20,7 @@ from sessionfs.model.errors import (
     UnavailableError,
 )
 from sessionfs.model.names import SessionId
-from sessionfs.replication.commit.committer import cold_until
+from sessionfs.replication.commit.cutting import cold_until
 from sessionfs.replication.session_control import EPOCH_ATTRIBUTE
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.testing.faulty_store import FailBefore, Pass

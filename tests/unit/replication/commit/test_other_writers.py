@@ -17,7 +17,7 @@ from sessionfs.model.errors import (
     OwnershipLostError,
     UnavailableError,
 )
-from sessionfs.replication.commit.committer import cold_until
+from sessionfs.replication.commit.cutting import cold_until
 from sessionfs.stores.base import IfMatch, ListPage, ObjectMetadata, Unconditional
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.testing.faulty_store import FailBefore, Interfere
