@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -88,6 +89,8 @@ class ReplicationClient:
         self._log = log
         self._timeout_seconds = timeout_seconds
         self._staging = staging
+        self._fetching: Counter[int] = Counter()
+        self._unwanted: dict[int, set[str]] = {}
         self._link: Link | None = None
         self._attached = trio.Event()
         self._grown = trio.Event()
@@ -119,9 +122,18 @@ class ReplicationClient:
 
     def discard(self, reply: AnyMessage) -> None:
         """Take a reply that came when nobody waited for it any more."""
-        if isinstance(reply, Fetched) and self._staging:
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(self._staging, reply.staged))
+        if not isinstance(reply, Fetched) or not self._staging:
+            return
+        number = reply.entry.number
+        if self._fetching[number]:
+            # Requests for one file at the same time share one answer: whoever waits now may be given this very file.
+            self._unwanted.setdefault(number, set()).add(reply.staged)
+        else:
+            self._remove_staged(reply.staged)
+
+    def _remove_staged(self, staged: str) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(self._staging, staged))
 
     async def run(self) -> None:
         """Tell the process that the log has grown, at most ten times a second."""
@@ -166,7 +178,18 @@ class ReplicationClient:
 
     async def fetch(self, number: int) -> Fetched:
         """Bring a remote file's verified bytes into staging."""
-        return await self.ask(Fetch(number, self._log.position), Fetched, transfer=_bytes_come())
+        self._fetching[number] += 1
+        taken = ""
+        try:
+            found = await self.ask(Fetch(number, self._log.position), Fetched, transfer=_bytes_come())
+            taken = found.staged
+            return found
+        finally:
+            self._fetching[number] -= 1
+            if not self._fetching[number]:
+                del self._fetching[number]
+                for staged in self._unwanted.pop(number, set()) - {taken}:
+                    self._remove_staged(staged)
 
     async def fetch_block(self, number: int, block: int, partial: str, sha256: str) -> None:
         """Write one verified block of a content into a file in staging."""

@@ -171,7 +171,7 @@ class SessionControl:
             return
         await self.commit(session, "release")
         await self._give_up(session)
-        self._tell(SessionState(session, owned=False))
+        self._tell(SessionState(session, owned=self._ownership.owns(session)))
 
     async def release_all(self) -> None:
         """Give up every session that owes nothing and has no uncommitted change.
@@ -197,7 +197,15 @@ class SessionControl:
                 f"session {session} was changed while it was released",
                 remedy="close what writes it, and try again",
             )
-        await self._ownership.release(session)
+        try:
+            await self._ownership.release(session)
+        finally:
+            if not self._ownership.owns(session):
+                # What programs wrote while the answer was waited for was written as ours: it is claimed again for that.
+                self._woken.set()
+        row = self._journal.session(session)
+        if row is None or self._has_changed(row):
+            return
         if self._is_here(session):
             self._journal.update_session(session, written=False)
         else:
@@ -356,8 +364,12 @@ class SessionControl:
         return max(0.05, retry_policy.backoff_seconds(self._tries["chores"], self._settings, self._clock))
 
     def _is_held(self, row: SessionRow) -> bool:
-        """Whether the record may name this host: it was ours when the last process ended, or that died while it gave up a removed session."""
-        is_interrupted = row.owner_state == "released" and row.written and not self._is_here(row.id)
+        """Whether the session must be claimed again: the record may name this host, or something was changed here while it was given up.
+
+        The record may name it when the session was ours as the last process ended, or that died while it gave up a removed session.
+        """
+        is_unfinished = not self._is_here(row.id) or self._has_changed(row)
+        is_interrupted = row.owner_state == "released" and row.written and is_unfinished
         return row.owner_state == "held" or is_interrupted
 
     async def _bury(self, row: SessionRow) -> bool:

@@ -3,6 +3,9 @@
 An operation is applied when its outcome is known. One that its process did not finish (`INTERRUPTED`) is decided by
 what the disk shows; where the disk cannot show it (a file whose bytes are not here) it counts as done: it was asked
 for, and nobody was told otherwise.
+
+The disk may be ahead of the log: a file may already stand under a name that a later record gives it, and its bytes may
+already be others. So a record with an outcome is believed whatever the disk shows at the names of its time.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from sessionfs.working_copy.journal_tree import Node
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
 from sessionfs.working_copy.open_below import describe
 from sessionfs.working_copy.upload_journal import UploadJournal
+
+_CHANGING_BYTES = frozenset({Operation.TRUNCATE, Operation.WRITTEN})
 
 
 class RecordApplication:
@@ -204,8 +209,12 @@ class RecordApplication:
             self._journal.update_node(intent.number, **values)
         self._mark_all(intent.number, intent)
 
-    def _changed(self, intent: Intent, _outcome: Outcome) -> None:
-        self._see(intent.number)
+    def _changed(self, intent: Intent, outcome: Outcome) -> None:
+        self._see(intent.number, is_certain=outcome.errno == 0)
+        node = self._journal.node(intent.number)
+        if intent.operation in _CHANGING_BYTES and node is not None and self._is_as_settled(node):
+            # It was looked at too late (or too early): other bytes may stand with this very identity.
+            self._journal.update_node(intent.number, clean_size=-1)
         self._mark_all(intent.number, intent, event="session.file.updated")
 
     def _opened(self, intent: Intent, _outcome: Outcome) -> None:
@@ -227,22 +236,33 @@ class RecordApplication:
             self._mark_all(number, intent)
             self._journal.update_node(number, writers=0)
 
-    def _seen(self, intent: Intent, _outcome: Outcome) -> None:
-        self._see(intent.number)
+    def _seen(self, intent: Intent, outcome: Outcome) -> None:
+        self._see(intent.number, is_certain=outcome.errno == 0)
 
-    def _evicted(self, intent: Intent, _outcome: Outcome) -> None:
+    def _evicted(self, intent: Intent, outcome: Outcome) -> None:
         places = self._journal.names_of(intent.number)
-        if all(self._stat(parent, name) is None for parent, name in places):
+        # What left may be one of several names: then the disk says whether others are left.
+        is_certain = outcome.errno == 0 and len(places) == 1
+        if is_certain or all(self._stat(parent, name) is None for parent, name in places):
             self._journal.update_node(intent.number, present=False, reserved=True, clean_size=-1)
 
     # --- what they share
 
-    def _see(self, number: int) -> None:
-        """Note that an inode's bytes are on this disk, and their identity if they are the ones the bucket has."""
+    def _see(self, number: int, *, is_certain: bool) -> None:
+        """Note that an inode's bytes are on this disk, and their identity if they are the ones the bucket has.
+
+        Args:
+            number: The inode.
+            is_certain: Whether they came, even when none of its names is there (any more).
+        """
         node = self._journal.node(number)
-        for parent, name in self._journal.names_of(number) if node else ():
+        if node is None or node.present:
+            return
+        if is_certain:
+            self._journal.update_node(number, present=True)
+        for parent, name in self._journal.names_of(number):
             status = self._stat(parent, name)
-            if node is None or status is None or node.present:
+            if status is None:
                 continue
             self._journal.update_node(number, present=True)
             if node.sha256 and (status.st_size, status.st_mtime_ns) == (node.size_bytes, node.mtime_ns):

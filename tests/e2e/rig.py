@@ -460,3 +460,7 @@ def differences(first: dict[bytes, Seen], second: dict[bytes, Seen]) -> list[str
         if first[path] != second[path]
     ]
     return lines
+
+
+def endpoint_of(store_url: str) -> str:
+    return store_url.partition("endpoint=")[2].partition("&")[0]

@@ -15,7 +15,7 @@ import pytest
 from sessionfs.testing.fault_proxy import FaultProxy, HoldRequest
 
 from .conftest import MakeHost
-from .rig import LEASE_SECONDS, Bucket, Host, differences, errno_of, tree, wait_until
+from .rig import LEASE_SECONDS, Bucket, Host, differences, endpoint_of, errno_of, tree, wait_until
 
 pytestmark = [pytest.mark.fuse, pytest.mark.s3, pytest.mark.slow]
 
@@ -126,10 +126,6 @@ def text_of(session: Path, name: str) -> str:
         return (session / name).read_text()
     except OSError as problem:
         return f"errno {problem.errno}"
-
-
-def endpoint_of(store_url: str) -> str:
-    return store_url.partition("endpoint=")[2].partition("&")[0]
 
 
 def partition(first: Host, second: Host, proxy: FaultProxy, bucket: Bucket, *, third: Host) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +16,7 @@ from sessionfs.model.errors import (
     AccessError,
     ConflictError,
     ObjectNotFoundError,
+    OutcomeUnknownError,
     OwnershipLostError,
     SessionAlreadyOwnedError,
     SessionFSError,
@@ -257,6 +260,86 @@ async def test_a_session_that_is_changed_while_it_is_released_stays_ours(a: Cont
         await control.release(SESSION)
     assert a.record().state == "released"
     assert read_generation(a.memory) == {b"f": b"meanwhile"}
+
+
+def at_release(a: ControlWorld, happen: Callable[[], None], *, is_lost: bool = False) -> None:
+    """Let something happen while the released record is on its way; the answer may be lost."""
+    store = a.ownership._claiming.acquisition._store
+    put = store.put
+
+    async def put_record(key: str, body: bytes, **named: Any) -> Any:
+        is_release = b'"released"' in body
+        if is_release:
+            store.put = put  # type: ignore[method-assign]
+            happen()
+        outcome = await put(key, body, **named)
+        if is_release and is_lost:
+            raise OutcomeUnknownError("no answer")
+        return outcome
+
+    store.put = put_record  # type: ignore[method-assign]
+
+
+async def test_what_is_written_while_a_session_is_given_up_is_uploaded_by_a_new_claim(
+    a: ControlWorld,
+) -> None:
+    async with a.at_work(chores=True) as control:
+        await control.claim(SESSION)
+        await control.commit(SESSION, "test")
+        a.uploader.hold(a.key(b"f"))
+        at_release(a, lambda: a.write(b"f", b"meanwhile"))
+        await control.release(SESSION)
+        a.uploader.release(a.key(b"f"))
+        with trio.fail_after(5.0):
+            await until(lambda: a.bucket()[a.key(b"f")] == b"meanwhile")
+    assert (a.record().state, a.record().epoch) == ("held", 2)
+    assert a.row().written
+
+
+async def test_a_change_of_which_nothing_is_owed_also_lets_a_session_be_claimed_again(
+    a: ControlWorld,
+) -> None:
+    """Its upload went on while the session was given up, or no key can spell its path."""
+    async with a.at_work(chores=True) as control:
+        await control.claim(SESSION)
+        await control.commit(SESSION, "test")
+        at_release(a, lambda: a.journal.update_session(SESSION, changed=True))
+        await control.release(SESSION)
+        with trio.fail_after(5.0):
+            await until(lambda: a.ownership.owns(SESSION))
+        assert a.row().changed
+        await control.release(SESSION)
+    assert a.record().state == "released"
+    assert not a.row().changed
+
+
+async def test_a_session_that_is_removed_while_it_is_given_up_is_committed_as_removed(
+    a: ControlWorld,
+) -> None:
+    async with a.at_work(chores=True) as control:
+        await control.claim(SESSION)
+        a.unlink(b"f")
+        await control.commit(SESSION, "test")
+        at_release(a, a.remove_session)
+        await control.release(SESSION)
+        with trio.fail_after(5.0):
+            await until(lambda: a.journal.session(SESSION) is None)
+    assert a.manifest().removed
+    assert a.record().state == "released"
+
+
+async def test_what_is_written_while_the_answer_to_a_release_is_lost_is_uploaded(a: ControlWorld) -> None:
+    async with a.at_work(chores=True) as control:
+        await control.claim(SESSION)
+        await control.commit(SESSION, "test")
+        a.uploader.hold(a.key(b"f"))
+        at_release(a, lambda: a.write(b"f", b"meanwhile"), is_lost=True)
+        with pytest.raises(UnavailableError):
+            await control.release(SESSION)
+        a.uploader.release(a.key(b"f"))
+        with trio.fail_after(5.0):
+            await until(lambda: a.bucket()[a.key(b"f")] == b"meanwhile")
+    assert a.record().state == "held"
 
 
 async def test_a_release_whose_commit_fails_keeps_the_session(a: ControlWorld) -> None:

@@ -295,6 +295,109 @@ def test_a_fetched_file_is_present_and_clean(host: Host) -> None:
     assert [entry.number for entry in host.journal.remote_entries(host.session)] == [number]
 
 
+def _far(host: Host, directory: int, name: bytes) -> int:
+    """A file of three bytes in the bucket."""
+    number = host.journal.next_remote_number()
+    host.journal.put_node(
+        number, mode=stat.S_IFREG | 0o600, present=False, size_bytes=3, mtime_ns=7, sha256="a" * 64
+    )
+    host.journal.link(directory, name, number)
+    return number
+
+
+def _fetch(host: Host, number: int, path: str) -> None:
+    host.path(path).write_bytes(b"abc")
+    os.utime(host.path(path), ns=(7, 7))
+    host.log.note(Operation.FETCHED, number=number)
+
+
+def _rename(
+    host: Host, number: int, names: tuple[str, str], parents: tuple[int, int], paths: tuple[str, str]
+) -> None:
+    sequence = host.log.begin(
+        Operation.RENAME, number=number, parent=parents[0], name=names[0].encode(), new_parent=parents[1],
+        new_name=names[1].encode(),
+    )  # fmt: skip
+    if host.path(paths[0]).exists():
+        host.path(paths[0]).rename(host.path(paths[1]))
+    host.log.finish(sequence)
+
+
+@pytest.mark.parametrize("is_truncated", [False, True])
+def test_a_file_that_was_written_and_moved_before_anybody_read_the_log_is_present(
+    host: Host, is_truncated: bool
+) -> None:
+    number = _far(host, host.session, b"far")
+    if is_truncated:
+        host.path("s/far").write_bytes(b"")  # instead of being fetched
+        host.log.finish(host.log.begin(Operation.TRUNCATE, number=number), number=number)
+    else:
+        _fetch(host, number, "s/far")
+    host.log.note(Operation.WRITTEN, number=number)
+    host.path("s/far").write_bytes(b"written here")
+    _rename(host, number, ("far", "near"), (host.session, host.session), ("s/far", "s/near"))
+    host.apply()
+    wanted = host.journal.wanted("sessions/s/near")
+    assert wanted is not None
+    assert (wanted.node.number, wanted.node.present, wanted.node.clean_identity[0]) == (number, True, -1)
+    assert {"far", "near"} <= host.owed()
+
+
+def test_a_file_that_was_written_below_a_directory_that_moved_on_is_present(host: Host) -> None:
+    directory = host.make(Operation.MKDIR, host.session, "d", "s/d")
+    host.settle()
+    number = _far(host, directory, b"far")
+    _fetch(host, number, "s/d/far")
+    host.log.note(Operation.WRITTEN, number=number)
+    host.path("s/d/far").write_bytes(b"written here")
+    _rename(host, directory, ("d", "e"), (host.session, host.session), ("s/d", "s/e"))
+    host.apply()
+    wanted = host.journal.wanted("sessions/s/e/far")
+    assert wanted is not None
+    assert wanted.node.present
+
+
+def test_a_file_that_was_fetched_and_written_with_its_old_times_is_not_clean(host: Host) -> None:
+    number = _far(host, host.session, b"far")
+    _fetch(host, number, "s/far")
+    host.log.note(Operation.WRITTEN, number=number)
+    host.path("s/far").write_bytes(b"xyz")
+    os.utime(host.path("s/far"), ns=(7, 7))
+    host.log.finish(host.log.begin(Operation.SETATTR, number=number, mtime_ns=7), number=number)
+    host.apply()
+    node = host.journal.node(number)
+    assert node is not None
+    assert node.present
+    assert node.clean_identity[0] == -1
+    assert host.owed() == {"far"}
+
+
+def test_a_file_that_left_and_whose_name_was_taken_before_anybody_read_the_log_is_elsewhere(
+    host: Host,
+) -> None:
+    number = _far(host, host.session, b"far")
+    _fetch(host, number, "s/far")
+    host.settle()
+    sequence = host.log.begin(Operation.EVICTED, number=number)
+    host.path("s/far").unlink()
+    host.log.finish(sequence, number=number)
+    _rename(host, number, ("far", "moved"), (host.session, host.session), ("s/far", "s/moved"))
+    host.make(Operation.CREATE, host.session, "far", "s/far")
+    host.apply()
+    wanted = host.journal.wanted("sessions/s/moved")
+    assert wanted is not None
+    assert not wanted.node.present
+
+
+def test_a_fetch_cut_short_is_what_the_disk_shows(host: Host) -> None:
+    number = _far(host, host.session, b"far")
+    host.log.finish(host.log.begin(Operation.FETCHED, number=number), errno=INTERRUPTED)
+    host.apply()
+    node = host.journal.node(number)
+    assert node is not None
+    assert not node.present
+
+
 def test_applying_the_same_log_again_ends_in_the_same_tree(host: Host) -> None:
     a = host.make(Operation.CREATE, host.session, "a", "s/a")
     host.log.finish(
