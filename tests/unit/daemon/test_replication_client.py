@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -362,3 +363,50 @@ async def test_a_drain_may_only_look(log: IntentLog) -> None:
 
 async def test_stopping_a_process_that_is_gone_is_no_error(log: IntentLog) -> None:
     await ReplicationClient(log, timeout_seconds=5).stop()
+
+
+async def test_a_late_answer_leaves_the_file_to_whoever_waits_for_it_now(
+    log: IntentLog, tmp_path: Path
+) -> None:
+    """Requests for one file at the same time share one answer, and so one staged file."""
+    asked: list[int] = []
+    answers = trio.Event()
+    staged = tmp_path / "staged"
+    staged.write_bytes(b"abc")
+
+    async def answer(message: AnyMessage) -> AnyMessage:
+        if isinstance(message, Fetch):
+            asked.append(message.number)
+            await answers.wait()
+            return Fetched("staged", ENTRY)
+        return Done()
+
+    client = ReplicationClient(log, timeout_seconds=30, staging=str(tmp_path))
+    found: list[Fetched] = []
+
+    async def impatient(task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+        with trio.CancelScope() as scope:
+            task_status.started(scope)
+            await client.fetch(7)
+
+    async def patient() -> None:
+        found.append(await client.fetch(7))
+        assert staged.read_bytes() == b"abc"
+
+    async with process(client, answer), trio.open_nursery() as nursery:
+        scope = await nursery.start(impatient)
+        await until(lambda: len(asked) == 1)
+        nursery.start_soon(patient)
+        await until(lambda: len(asked) == 2)
+        scope.cancel()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        answers.set()
+        await until(lambda: found)
+    assert staged.exists()
+
+
+async def test_a_late_answer_that_nobody_waits_for_leaves_nothing(log: IntentLog, tmp_path: Path) -> None:
+    client = ReplicationClient(log, timeout_seconds=30, staging=str(tmp_path))
+    (tmp_path / "staged").write_bytes(b"abc")
+    client.discard(Fetched("staged", ENTRY))
+    assert not os.path.lexists(tmp_path / "staged")

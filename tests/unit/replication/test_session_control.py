@@ -284,6 +284,7 @@ async def test_what_is_written_while_a_session_is_given_up_is_uploaded_by_a_new_
     a: ControlWorld,
 ) -> None:
     async with a.at_work(chores=True) as control:
+        await control.resume()
         await control.claim(SESSION)
         await control.commit(SESSION, "test")
         a.uploader.hold(a.key(b"f"))
@@ -301,6 +302,7 @@ async def test_a_change_of_which_nothing_is_owed_also_lets_a_session_be_claimed_
 ) -> None:
     """Its upload went on while the session was given up, or no key can spell its path."""
     async with a.at_work(chores=True) as control:
+        await control.resume()
         await control.claim(SESSION)
         await control.commit(SESSION, "test")
         at_release(a, lambda: a.journal.update_session(SESSION, changed=True))
@@ -317,6 +319,7 @@ async def test_a_session_that_is_removed_while_it_is_given_up_is_committed_as_re
     a: ControlWorld,
 ) -> None:
     async with a.at_work(chores=True) as control:
+        await control.resume()
         await control.claim(SESSION)
         a.unlink(b"f")
         await control.commit(SESSION, "test")
@@ -330,6 +333,7 @@ async def test_a_session_that_is_removed_while_it_is_given_up_is_committed_as_re
 
 async def test_what_is_written_while_the_answer_to_a_release_is_lost_is_uploaded(a: ControlWorld) -> None:
     async with a.at_work(chores=True) as control:
+        await control.resume()
         await control.claim(SESSION)
         await control.commit(SESSION, "test")
         a.uploader.hold(a.key(b"f"))
