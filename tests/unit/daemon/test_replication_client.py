@@ -189,12 +189,12 @@ async def test_a_long_download_goes_on_while_bytes_come(log: IntentLog) -> None:
     async def slow(message: AnyMessage) -> AnyMessage:
         nonlocal downloaded_bytes
         if isinstance(message, Fetch):
-            await trio.sleep(1)
+            await trio.sleep(3)
             return Fetched("x", ENTRY)
         downloaded_bytes += 1
         return status(downloaded_bytes=downloaded_bytes) if isinstance(message, GetStatus) else Done()
 
-    client = ReplicationClient(log, timeout_seconds=0.2)
+    client = ReplicationClient(log, timeout_seconds=1.0)
     async with process(client, slow):
         assert (await client.fetch(7)).staged == "x"
 
@@ -214,10 +214,10 @@ async def test_a_download_to_which_no_bytes_come_ends_in_time(log: IntentLog) ->
 async def test_a_flush_goes_on_while_the_store_answers(log: IntentLog) -> None:
     async def slow(message: AnyMessage) -> AnyMessage:
         if isinstance(message, Flush):
-            await trio.sleep(1)
+            await trio.sleep(3)
         return status() if isinstance(message, GetStatus) else Done()
 
-    client = ReplicationClient(log, timeout_seconds=0.2)
+    client = ReplicationClient(log, timeout_seconds=1.0)
     async with process(client, slow):
         await client.flush(7)
 
