@@ -3,7 +3,8 @@
 Order for a path that was owed at the cut: its present state is uploaded as any file's (one request for what stands still). Then, with the key
 held so that no upload of it is under way: has its live object exactly the bytes of the cut, or does it begin with them? Then the generation names
 the object, and from this moment it is copied aside before it goes. Else the bytes of the cut, which the daemon or SQLite keeps, go to
-``.objects/``. So a generation is never later than its cut, and never waits for a file to stand still.
+``.objects/``. Those that were only in the bucket count as named since the cut, so that they are there when their key has others by now. So a
+generation is never later than its cut, and never waits for a file to stand still.
 """
 
 from __future__ import annotations
@@ -216,6 +217,8 @@ class Bringing:
             await self._locate_database(run, one, database, database.measured)
         elif one.frozen is not None:
             await self._locate_frozen(run, one, one.frozen)
+        elif one.is_away:
+            await self._locate_away(run, one)
         else:
             await self._locate_unfrozen(run, one)
 
@@ -260,8 +263,47 @@ class Bringing:
             run.brought.note_stored(sent)
         run.brought.contents[one.path] = Content(measured, "")
 
+    async def _locate_away(self, run: _Run, one: Noted) -> None:
+        """A file whose bytes were only in the bucket at the cut; since then a program may have fetched and changed it."""
+        node, sha256 = one.node, await self._sum_of_away(one)
+        if sha256:
+            measured = Measured(node.size_bytes, sha256, self._journal.blocks(sha256))
+            token = await self._name(run, one, measured, may_have_grown=False)
+            if token is not None or await self._is_by_content(run.session, one, measured):
+                run.brought.contents[one.path] = Content(measured, token or "")
+                return
+        now = self._journal.object(one.key) if one.key is not None else None
+        # Another tool's object that has no sum yet was at most copied to its new name since.
+        is_other = sha256 != "" or (now is not None and now.sha256 != "")
+        await self._locate_unfrozen(run, one)
+        if is_other:
+            _log.warning("bytes of the cut are nowhere", path=names.display(one.path))
+            run.brought.moving.append(one.path)
+
+    async def _sum_of_away(self, one: Noted) -> str:
+        """The sum of a file that was only in the bucket; "" when another tool's object changed before it was hashed."""
+        if one.node.sha256 or one.away is None:
+            return one.node.sha256
+        try:
+            async with self._held(one.away.key):
+                now = self._journal.object(one.away.key)
+                if now is not None and now.token == one.away.token:
+                    return (await self._hashing.hash_object(now)).sha256
+        except (BusyError, NotFoundError, PreconditionFailedError):
+            _log.debug("object not hashed", key=one.away.key)
+        return ""
+
+    async def _is_by_content(self, session: SessionId, one: Noted, measured: Measured) -> bool:
+        """Whether bytes are under the key of their content, or can be: another name's object still has them."""
+        keeping, wanted = self._uploader.keeping, (measured.sha256, measured.size_bytes)
+        away = self._journal.object(one.away.key) if one.away is not None else None
+        if away is not None and away.key != one.key and (away.sha256, away.size_bytes) == wanted:
+            await keeping.keep(away, self._journal.prefixes(away.key))
+        number, (sha256, size_bytes) = one.node.number, wanted
+        return await keeping.has(session, number=number, sha256=sha256, size_bytes=size_bytes)
+
     async def _locate_unfrozen(self, run: _Run, one: Noted) -> None:
-        """A file whose bytes are only in the bucket, or could not be kept: the object that its key has now."""
+        """A file whose bytes could not be kept, or are nowhere: the object that its key has now."""
         shown = f"{run.session}/{names.display(one.path)}"
         if one.key is None:
             raise UnavailableError(f"{shown} has no key and could not be read", remedy="commit again")
@@ -295,8 +337,11 @@ class Bringing:
                     return known.token
                 # What could not be uploaded now is older than the cut, and says nothing of it.
                 is_fresh = may_have_grown and one.key not in run.problems
-                if is_fresh and await self._begins(run.commit, one, known, measured):
-                    await self._name_object(run, known, Prefix(measured.sha256, measured.size_bytes))
+                prefix = Prefix(measured.sha256, measured.size_bytes)
+                if self._is_named_beginning(run, known, prefix) or (
+                    is_fresh and await self._begins(run.commit, one, known, measured)
+                ):
+                    await self._name_object(run, known, prefix)
                     return known.token
         except BusyError:
             return None
@@ -311,6 +356,11 @@ class Bringing:
             self._journal.name_object(known.key)
         else:
             self._journal.name_prefix(known.key, prefix)
+
+    def _is_named_beginning(self, run: _Run, known: KnownObject, prefix: Prefix) -> bool:
+        """Whether an object of this owner's time grew out of bytes that were named."""
+        is_ours = known.epoch == self._authority.epoch(run.session)
+        return is_ours and prefix in self._journal.prefixes(known.key)
 
     async def _begins(self, commit: str, one: Noted, known: KnownObject, measured: Measured) -> bool:
         """Whether an object begins with the bytes of the cut: it was taken from the file, to which programs only appended since."""

@@ -30,6 +30,7 @@ from sessionfs.replication.uploads.attempts import REMEMBERED_NS
 from sessionfs.replication.uploads.authority import Authority
 from sessionfs.replication.uploads.subjects import Prepared
 from sessionfs.working_copy.journal_tree import SessionRow
+from sessionfs.working_copy.known_content import KnownObject
 from sessionfs.working_copy.upload_journal import UploadJournal
 
 _PINS = 3
@@ -212,8 +213,12 @@ class Cuts:
                     versions[path] = work.version if work is not None else 0
             noted = self._noting.note(row, frozen)
             self._journal.forget_bases(now_ns - REMEMBERED_NS)
-            adopted = self._endangered(row.id, epoch)
+            away = [one.away for one in noted if one.away is not None]
+            adopted = self._endangered(row.id, epoch, away)
             self._journal.name_settled(keys.session_prefix(row.id))
+            for known in away:
+                # Nobody keeps these bytes on this disk: whoever fetches and changes them must not take the only ones there are.
+                self._journal.name_object(known.key)
             self._journal.update_session(row.id, changed=False)
             self._journal.set_meta(pending(row.id), "1")
             if confirms_deletions:
@@ -247,10 +252,15 @@ class Cuts:
         """Whether requests of another owner, who did not end, may still arrive: equal bytes may have equal tokens on his side."""
         return self._clock.wall_ns() < int(self._journal.meta(cold_until(session), "0"))
 
-    def _endangered(self, session: SessionId, epoch: int) -> list[str]:
+    def _endangered(self, session: SessionId, epoch: int, away: list[KnownObject]) -> list[str]:
         """Objects to copy aside before they are named; those of a commit that ended before it had copied them count as named, and are remembered."""
         prefix = keys.session_prefix(session)
-        found = self._journal.endangered(prefix, epoch, all_of_them=self.is_cold(session))
+        is_cold = self.is_cold(session)
+        found = self._journal.endangered(prefix, epoch, all_of_them=is_cold)
+        for known in away:
+            is_replaced = is_cold or known.epoch < epoch or self._journal.is_base(known.key, known.token)
+            if known.size_bytes and is_replaced and not self._journal.is_named(known.key):
+                found.append(known.key)
         left = self._journal.meta(_unkept(session))
         if left:
             found = sorted({*found, *msgspec.json.decode(left, type=list[str])})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import stat
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sessionfs.formats.commit_messages import FrozenFile
 from sessionfs.model import keys
@@ -36,6 +36,7 @@ class Noted:
         frozen: How it stood on this disk, when something was owed and it is here.
         is_linked: Whether the file has several names here.
         kept: The object under the key of its content, of a file that has no live object; None for any other.
+        away: The object that had its bytes, of a file of which something was owed and that was not on this disk; None when none is known.
     """
 
     path: bytes
@@ -45,6 +46,13 @@ class Noted:
     frozen: FrozenFile | None
     is_linked: bool
     kept: KnownObject | None = None
+    away: KnownObject | None = None
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it is a file of which something was owed, and whose bytes were only in the bucket: nobody keeps them on this disk."""
+        is_kept = self.known is not None or self.kept is not None or self.frozen is not None
+        return self.is_regular and self.key is not None and not is_kept and not self.node.present
 
     @property
     def is_regular(self) -> bool:
@@ -129,8 +137,23 @@ class Noting:
                 continue
             is_linked = names[node.number] > 1 and not node.is_directory
             state = None if known is not None else frozen.get(node.number)
-            noted.append(Noted(path, node, key, known, state, is_linked, kept))
+            one = Noted(path, node, key, known, state, is_linked, kept)
+            noted.append(replace(one, away=self._away(row.id, one)) if one.is_away else one)
         return noted
+
+    def _away(self, session: SessionId, one: Noted) -> KnownObject | None:
+        """The object of a session that holds the bytes of a file that is not on this disk: its own key's first."""
+        node = one.node
+        holders = self._journal.objects_of(node.number)
+        if node.sha256:
+            holders += self._journal.objects_with(node.sha256)
+        found = [
+            known
+            for known in holders
+            if (known.sha256, known.size_bytes) == (node.sha256, node.size_bytes)
+            and known.key.startswith(keys.session_prefix(session))
+        ]
+        return min(found, key=lambda known: known.key != one.key, default=None)
 
     def _kept(self, session: SessionId, node: Node) -> KnownObject | None:
         """The object under a key of its content that holds a file's bytes."""

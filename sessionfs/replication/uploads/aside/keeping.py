@@ -90,6 +90,22 @@ class Keeping:
                 key = keys.alias_key(live.session, prefix.sha256)
                 await self._put_alias(key, ContentAlias(of=sha256, size=prefix.size_bytes))
 
+    async def has(self, session: SessionId, *, number: int, sha256: str, size_bytes: int) -> bool:
+        """Whether bytes are under the key of their content; one that the journal does not know is looked for.
+
+        Args:
+            session: The session.
+            number: Whose bytes they are.
+            sha256: Of them.
+            size_bytes: Their length.
+
+        Raises:
+            UnavailableError, AccessError: Nothing is known.
+        """
+        if self._journal.object(keys.content_key(session, sha256)) is not None:
+            return True
+        return await self._parking.find(session, number, sha256, size_bytes) is not None
+
     async def _keep_beginnings(self, session: SessionId, known: KnownObject, prefixes: list[Prefix]) -> None:
         """Somebody else has replaced an object. If he appended, and did not know it as named, what was named is nowhere but in his."""
         found = await self._store.head(known.key, tries=READ_TRIES)

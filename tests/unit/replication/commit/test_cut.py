@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sessionfs.formats.intent_records import Operation
+from sessionfs.model import keys
 from sessionfs.model.errors import InvalidRequestError, SessionFSError, UnavailableError
-from sessionfs.stores.base import Condition, ObjectMetadata, Token
+from sessionfs.stores.base import Condition, IfAbsent, ObjectMetadata, Token
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.testing.faulty_store import FailBefore, Pass
 from tests.unit.replication.commit.commit_world import (
@@ -149,6 +152,142 @@ async def test_a_settled_file_that_is_changed_and_uploaded_before_the_listing_st
     await world.settle()
     assert read_generation(world.memory) == cut
     assert set(live_objects(world.memory)) == {b"changed", b"grown", b"elsewhere", b"owed"}
+
+
+# --- files that are only in the bucket
+
+
+@pytest.fixture
+async def away(world: CommitWorld) -> CommitWorld:
+    """The file is only in the bucket, under one name, and no generation names it."""
+    world.write(b"f", b"at the cut")
+    await world.settle()
+    world.evict(b"f")
+    return world
+
+
+def append(world: CommitWorld, path: bytes) -> None:
+    world.fetch(path)
+    world.append(path, b", and more")
+
+
+def rewrite(world: CommitWorld, path: bytes) -> None:
+    world.write(path, b"rewritten, and longer")
+
+
+def after_cut(world: CommitWorld, path: bytes, happen: Callable[[], None]) -> None:
+    """Let something happen right after the cut, at which the path is owed for certain."""
+    key = world.key(path)
+    assert world.uploader.hold(key)
+
+    def release() -> None:
+        assert world.journal.work(key) is not None
+        assert not world.is_here(path)
+        world.uploader.release(key)
+        happen()
+
+    world.freezer.after_barrier = release
+
+
+CHANGES = pytest.mark.parametrize("change", [append, rewrite])
+
+
+@CHANGES
+async def test_a_file_that_was_only_in_the_bucket_is_committed_as_it_was_before_somebody_fetched_it(
+    away: CommitWorld, change: Callable[[CommitWorld, bytes], None]
+) -> None:
+    away.change_mode(b"f", 0o600)
+    after_cut(away, b"f", lambda: change(away, b"f"))
+    report = await away.commit()
+    assert live_objects(away.memory)[b"f"] == away.tree()[b"f"] != b"at the cut"
+    assert read_generation(away.memory) == {b"f": b"at the cut"}
+    assert (report.moving, stat.S_IMODE(away.entries()[b"f"].mode)) == ([], 0o600)
+    away.unlink(b"f")
+    await away.settle()
+    assert read_generation(away.memory) == {b"f": b"at the cut"}
+
+
+@CHANGES
+async def test_a_moved_file_that_was_only_in_the_bucket_is_committed_as_it_was(
+    away: CommitWorld, change: Callable[[CommitWorld, bytes], None]
+) -> None:
+    away.rename(b"f", b"g")
+    after_cut(away, b"g", lambda: change(away, b"g"))
+    report = await away.commit()
+    assert set(live_objects(away.memory)) == {b"g"}
+    assert (report.moving, read_generation(away.memory)) == ([], {b"g": b"at the cut"})
+
+
+@CHANGES
+async def test_bytes_that_another_owner_kept_aside_are_named_there(
+    away: CommitWorld, change: Callable[[CommitWorld, bytes], None]
+) -> None:
+    """His uncommitted tail has the key; it is put right, and a program fetches and changes the file meanwhile."""
+    known = away.journal.object(away.key(b"f"))
+    assert known is not None
+    kept = keys.content_key(SESSION, known.sha256)
+    found = away.memory.head(known.key)
+    away.memory.put(kept, b"at the cut", condition=IfAbsent(), metadata=found.metadata or ObjectMetadata())
+    away.put_of_epoch(b"f", b"the tail of another", 1)
+    tail = away.memory.head(known.key)
+    away.journal.put_object(replace(known, number=0, token=tail.token, sha256="0" * 64, size_bytes=19))
+    away.journal.mark(known.key, SESSION, 0)
+
+    def happen() -> None:
+        away.journal.put_object(replace(known, key=kept))
+        change(away, b"f")
+        away.journal.drop_object(kept)
+
+    after_cut(away, b"f", happen)
+    report = await away.commit()
+    assert live_objects(away.memory)[b"f"] == away.tree()[b"f"] != b"at the cut"
+    assert (report.moving, read_generation(away.memory)) == ([], {b"f": b"at the cut"})
+
+
+@CHANGES
+async def test_another_tools_file_without_a_sum_is_told_or_exact(
+    away: CommitWorld, change: Callable[[CommitWorld, bytes], None]
+) -> None:
+    known = away.journal.object(away.key(b"f"))
+    assert known is not None
+    number = away.number(b"f")
+
+    def note_sum(sha256: str) -> None:
+        away.journal.update_node(number, sha256=sha256)
+        away.journal.put_object(replace(known, sha256=sha256))
+
+    note_sum("")
+    away.change_mode(b"f", 0o600)
+
+    def happen() -> None:
+        note_sum(known.sha256)
+        change(away, b"f")
+
+    after_cut(away, b"f", happen)
+    report = await away.commit()
+    named = read_generation(away.memory)
+    assert named == {b"f": b"at the cut"} or report.moving == ["f"]
+
+
+async def test_bytes_that_are_nowhere_are_told_and_do_not_keep_a_session_from_being_committed(
+    away: CommitWorld,
+) -> None:
+    away.journal.update_node(away.number(b"f"), sha256="0" * 64)
+    away.journal.mark(away.key(b"f"), SESSION, 0)
+    after_cut(away, b"f", lambda: None)
+    away.write(b"g", b"something else")
+    report = await away.commit()
+    assert report.moving == ["f"]
+    assert read_generation(away.memory)[b"g"] == b"something else"
+
+
+async def test_a_file_that_stays_in_the_bucket_only_costs_no_copy(away: CommitWorld) -> None:
+    away.change_mode(b"f", 0o600)
+    after_cut(away, b"f", lambda: None)
+    report = await away.commit()
+    assert (report.moving, read_generation(away.memory)) == ([], {b"f": b"at the cut"})
+    assert away.entries()[b"f"].token == away.stat(b"f").token
+    assert away.kept_by_content() == {}
 
 
 # --- the log is behind
