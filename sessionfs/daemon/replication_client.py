@@ -220,7 +220,7 @@ class ReplicationClient:
             SessionAlreadyOwnedError: Another host owns it.
         """
         request = Claim(session, self._log.position, force)
-        return await self.ask(request, Claimed, transfer=_store_answers)
+        return await self.ask(request, Claimed, transfer=_requests_are_answered())
 
     async def release(self, session: str) -> None:
         """Give a session up after a last commit; returns when the record says so."""
@@ -386,5 +386,18 @@ def _bytes_come() -> GoesOn:
         is_moving = status.downloaded_bytes != before
         before = status.downloaded_bytes
         return is_moving
+
+    return judge
+
+
+def _requests_are_answered() -> GoesOn:
+    """Give a judge of one claim: the next request was sent since it was last asked. A store that is silent is no reason to wait."""
+    before = -1
+
+    def judge(status: Status) -> bool:
+        nonlocal before
+        sent = sum(status.requests.values())
+        is_moving, before = sent != before, sent
+        return is_moving and not status.degraded
 
     return judge

@@ -209,6 +209,7 @@ def test_a_session_reaches_the_bucket_and_comes_back_identical(
     siblings = found - live
     assert siblings == {
         "sessions/project.manifest/manifest.json", "sessions/project.manifest/0000000001.json", "sessions/project.snapshot.json",
+        "sessions/project.owner/owner.json",
     }  # fmt: skip
     databases = {b"wal.sqlite", b"delete.sqlite"}
     with ThreadPoolExecutor(8) as pool:

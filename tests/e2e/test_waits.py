@@ -40,6 +40,9 @@ def paused(own_server: SeaweedServer, make_host: MakeHost) -> Iterator[Host]:
     reader = make_host("b", store, SESSIONFS_FETCH_TIMEOUT_SECONDS=str(TIMEOUT_SECONDS))
     reader.mount()
     (reader.directory / "s" / "near").read_text()
+    (reader.directory / "ours").mkdir()
+    (reader.directory / "ours" / "old").write_text("old")
+    reader.wait_until_clean()
     os.kill(own_server.pid, signal.SIGSTOP)
     try:
         # From here on the session must be compared with the bucket before it is shown.
@@ -81,12 +84,16 @@ def test_what_is_not_here_is_an_error_in_time(paused: Host) -> None:
     refused_in_time(lambda: os.truncate(session / "far", 2))
 
 
-def test_what_is_written_needs_no_store(paused: Host) -> None:
-    session = paused.directory / "s"
+def test_what_is_written_in_a_session_of_ours_needs_no_store(paused: Host) -> None:
+    session = paused.directory / "ours"
     answered_in_time(lambda: (session / "new").write_text("new"))
-    answered_in_time(lambda: (session / "far").write_text("replaced whole"))
-    assert answered_in_time((session / "far").read_text) == "replaced whole"
+    answered_in_time(lambda: (session / "old").write_text("replaced whole"))
+    assert answered_in_time((session / "old").read_text) == "replaced whole"
     answered_in_time((session / "fresh").mkdir)
+
+
+def test_another_session_is_not_written_before_the_store_says_whose_it_is(paused: Host) -> None:
+    refused_in_time(lambda: (paused.directory / "s" / "new").write_text("new"))
 
 
 def test_a_remount_shows_what_is_here(paused: Host) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -317,20 +318,17 @@ async def test_long_commits_go_on_while_the_store_answers(log: IntentLog) -> Non
         if isinstance(message, GetStatus):
             looks += 1
             if (
-                looks == 12
-            ):  # each of the four calls looked three times: the last look is behind its first limit
+                looks == 9
+            ):  # each of the three calls looked three times: the last look is behind its first limit
                 enough.set()
             return status()
-        if isinstance(message, Commit | Claim | Release | ReleaseAll):
+        if isinstance(message, Commit | Release | ReleaseAll):
             await enough.wait()
-        if isinstance(message, Claim):
-            return Claimed(1)
         return Committed("s", 1) if isinstance(message, Commit) else Done()
 
     client = ReplicationClient(log, timeout_seconds=1)
     async with process(client, slow), trio.open_nursery() as nursery:
         nursery.start_soon(client.commit, "s", "turn")
-        nursery.start_soon(client.claim, "s")
         nursery.start_soon(client.release, "s")
         nursery.start_soon(client.release_all)
     assert enough.is_set()
@@ -410,3 +408,24 @@ async def test_a_late_answer_that_nobody_waits_for_leaves_nothing(log: IntentLog
     (tmp_path / "staged").write_bytes(b"abc")
     client.discard(Fetched("staged", ENTRY))
     assert "staged" not in os.listdir(tmp_path)
+
+
+async def test_a_claim_goes_on_while_requests_are_sent_and_ends_when_the_store_is_silent(
+    log: IntentLog,
+) -> None:
+    sent, is_silent = 0, False
+
+    async def answer(message: AnyMessage) -> AnyMessage:
+        nonlocal sent
+        if isinstance(message, Claim):
+            await trio.sleep(60 if is_silent else 3)
+            return Claimed(3)
+        sent += not is_silent
+        return msgspec.structs.replace(status(), requests={"put": sent})
+
+    client = ReplicationClient(log, timeout_seconds=1.0)
+    async with process(client, answer):
+        assert (await client.claim("s")).epoch == 3
+        is_silent = True
+        with trio.fail_after(10), pytest.raises(UnavailableError):
+            await client.claim("s")
