@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ class ServerClock:
 
     def __init__(self, base_ns: int) -> None:
         self.base_ns = base_ns
+        self._ids = itertools.count(1)
 
     def wall_ns(self) -> int:
         return self.base_ns + int(trio.current_time() * 1e9)
@@ -41,7 +43,7 @@ class ServerClock:
         return 0.0
 
     def unique_id(self) -> str:
-        raise NotImplementedError
+        return f"{next(self._ids):032x}"
 
 
 class Bucket(MemoryStore):

@@ -17,70 +17,25 @@ from sessionfs.model.errors import (
     ObjectNotFoundError,
     OutcomeUnknownError,
     SessionAlreadyOwnedError,
-    SessionFSError,
     UnavailableError,
 )
 from sessionfs.model.names import SessionId
 from sessionfs.replication.commit.cutting import cold_until
 from sessionfs.replication.session_control import EPOCH_ATTRIBUTE
-from sessionfs.stores.memory import MemoryStore
 from sessionfs.testing.faulty_store import FailBefore
 from tests.unit.replication.commit.commit_world import live_objects, read_generation
-from tests.unit.replication.commit.control_world import ControlWorld, other_host
+from tests.unit.replication.commit.control_world import (
+    ControlWorld,
+    claim_session,
+    commit_session,
+    other_host,
+    overtaken,
+    restart,
+)
 from tests.unit.replication.uploads.tree_world import SESSION, until
 
 MANIFEST = keys.manifest_key(SESSION)
 PREFIX = keys.session_prefix(SESSION)
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def a(tmp_path: Path, store: MemoryStore) -> ControlWorld:
-    """The host that made the session."""
-    made = ControlWorld(tmp_path / "a", store)
-    made.write(b"f", b"of a")
-    return made
-
-
-async def commit(world: ControlWorld) -> int:
-    problem: SessionFSError | None = None
-    generation = 0
-    async with world.at_work() as control:
-        try:
-            generation = (await control.commit(SESSION, "test")).generation
-        except SessionFSError as error:
-            problem = error
-    if problem is not None:
-        raise problem
-    return generation
-
-
-async def claim(world: ControlWorld, *, force: bool = False) -> None:
-    """Claim, and drop what is old, as the daemon does."""
-    async with world.at_work() as control:
-        claimed = await control.claim(SESSION, force=force)
-        await world.drop(claimed.changes)
-        await control.claim(SESSION)
-
-
-async def overtaken(a: ControlWorld, directory: Path) -> ControlWorld:
-    """A committed, and went away; another host took the session over, wrote and committed."""
-    await commit(a)
-    b = await other_host(directory / "b", a.memory)
-    await claim(b, force=True)
-    b.write(b"f", b"of b")
-    b.write(b"g", b"new from b")
-    await commit(b)
-    return b
-
-
-def restart(world: ControlWorld) -> None:
-    world.states.clear()
-    world.start()
 
 
 # --- claims
@@ -88,7 +43,7 @@ def restart(world: ControlWorld) -> None:
 
 async def test_a_commit_of_a_session_that_nobody_owns_claims_it(a: ControlWorld) -> None:
     assert not a.ownership.owns(SESSION)
-    assert await commit(a) == 1
+    assert await commit_session(a) == 1
     assert (a.record().state, a.record().epoch, a.manifest().epoch) == ("held", 1, 1)
     assert a.control.is_open(SESSION)
     assert os.getxattr(a.path(b""), EPOCH_ATTRIBUTE) == b"1"
@@ -98,12 +53,12 @@ async def test_a_commit_of_a_session_that_nobody_owns_claims_it(a: ControlWorld)
 async def test_a_commit_of_a_session_of_another_host_is_refused_and_sends_nothing(
     a: ControlWorld, tmp_path: Path
 ) -> None:
-    await commit(a)
+    await commit_session(a)
     b = await other_host(tmp_path / "b", a.memory)
     b.write(b"g", b"owed by b")
     before = b.bucket()
     with pytest.raises(SessionAlreadyOwnedError):
-        await commit(b)
+        await commit_session(b)
     assert b.bucket() == before
     assert not b.control.is_open(SESSION)
     assert "owned" in b.control.problem(SESSION)
@@ -154,9 +109,9 @@ async def test_what_is_owed_is_kept_aside_before_what_others_did_is_taken_over(
 async def test_a_claim_that_waits_for_another_does_not_take_the_news_over_twice(
     a: ControlWorld, tmp_path: Path
 ) -> None:
-    await commit(a)
+    await commit_session(a)
     b = await other_host(tmp_path / "b", a.memory)
-    await claim(b, force=True)
+    await claim_session(b, force=True)
     b.write(b"g", b"new from b")
     async with b.at_work() as control:
         await control.release(SESSION)
@@ -202,14 +157,14 @@ async def test_after_an_owner_who_did_not_end_his_requests_are_reckoned_with(
     async with b.at_work() as control:
         await control.release(SESSION)
     restart(a)
-    await claim(a)
+    await claim_session(a)
     assert a.journal.meta(cold_until(SESSION)) == ""
 
 
 async def test_without_an_answer_a_session_of_ours_is_only_presumed_and_nothing_is_sent(
     a: ControlWorld,
 ) -> None:
-    await commit(a)
+    await commit_session(a)
     a.write(b"f", b"later")
     restart(a)
     for method in ("put", "get", "head"):
@@ -241,7 +196,7 @@ async def test_a_released_session_is_committed_and_may_be_taken_at_once(
     assert (a.row().written, a.row().owner_state) == (False, "released")
     assert a.told().owned is False
     b = await other_host(tmp_path / "b", a.memory)
-    await claim(b)
+    await claim_session(b)
     assert b.record().epoch == 2
     assert read_generation(b.memory) == {b"f": b"newest"}
 
@@ -345,7 +300,7 @@ async def test_what_is_written_while_the_answer_to_a_release_is_lost_is_uploaded
 
 
 async def test_a_release_whose_commit_fails_keeps_the_session(a: ControlWorld) -> None:
-    await commit(a)
+    await commit_session(a)
     a.write(b"f", b"newer")
     a.store.plan("put", *[FailBefore(AccessError("no"))] * 20)
     a.store.plan("copy", *[FailBefore(AccessError("no"))] * 20)

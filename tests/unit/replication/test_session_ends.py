@@ -12,67 +12,22 @@ from sessionfs.model import keys
 from sessionfs.model.errors import (
     AccessError,
     OwnershipLostError,
-    SessionFSError,
     UnavailableError,
 )
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.testing.faulty_store import FailBefore, Pass
 from tests.unit.replication.commit.commit_world import live_objects, read_generation
-from tests.unit.replication.commit.control_world import ControlWorld, other_host
+from tests.unit.replication.commit.control_world import (
+    ControlWorld,
+    commit_session,
+    other_host,
+    overtaken,
+    restart,
+)
 from tests.unit.replication.uploads.tree_world import FAST, SESSION, until
 
 MANIFEST = keys.manifest_key(SESSION)
 PREFIX = keys.session_prefix(SESSION)
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def a(tmp_path: Path, store: MemoryStore) -> ControlWorld:
-    """The host that made the session."""
-    made = ControlWorld(tmp_path / "a", store)
-    made.write(b"f", b"of a")
-    return made
-
-
-async def commit(world: ControlWorld) -> int:
-    problem: SessionFSError | None = None
-    generation = 0
-    async with world.at_work() as control:
-        try:
-            generation = (await control.commit(SESSION, "test")).generation
-        except SessionFSError as error:
-            problem = error
-    if problem is not None:
-        raise problem
-    return generation
-
-
-async def claim(world: ControlWorld, *, force: bool = False) -> None:
-    """Claim, and drop what is old, as the daemon does."""
-    async with world.at_work() as control:
-        claimed = await control.claim(SESSION, force=force)
-        await world.drop(claimed.changes)
-        await control.claim(SESSION)
-
-
-async def overtaken(a: ControlWorld, directory: Path) -> ControlWorld:
-    """A committed, and went away; another host took the session over, wrote and committed."""
-    await commit(a)
-    b = await other_host(directory / "b", a.memory)
-    await claim(b, force=True)
-    b.write(b"f", b"of b")
-    b.write(b"g", b"new from b")
-    await commit(b)
-    return b
-
-
-def restart(world: ControlWorld) -> None:
-    world.states.clear()
-    world.start()
 
 
 # --- several sessions
@@ -230,7 +185,7 @@ async def test_the_timer_leaves_sessions_that_are_not_ours_alone(tmp_path: Path,
 
 
 async def test_a_removal_is_committed_and_the_session_given_up(a: ControlWorld) -> None:
-    await commit(a)
+    await commit_session(a)
     before = a.tree()
     a.unlink(b"f")
     a.remove_session()
@@ -256,7 +211,7 @@ async def test_a_session_that_was_never_sent_and_is_removed_leaves_nothing_to_ta
 
 
 async def test_a_removal_that_fails_is_tried_again(a: ControlWorld) -> None:
-    await commit(a)
+    await commit_session(a)
     a.unlink(b"f")
     a.remove_session()
     a.store.plan("delete", FailBefore(UnavailableError("away")))
@@ -271,7 +226,7 @@ async def test_a_session_of_another_host_that_is_removed_here_is_only_forgotten(
     a: ControlWorld, tmp_path: Path
 ) -> None:
     """Its files cannot be removed through a mount that does not own it; the daemon may drop it as a whole."""
-    await commit(a)
+    await commit_session(a)
     b = await other_host(tmp_path / "b", a.memory)
     root = b.number(b"")
     b.journal.unlink(1, SESSION.encode())
@@ -300,7 +255,7 @@ async def test_a_session_that_owes_something_and_has_no_owner_is_claimed_in_the_
 async def test_what_is_owed_of_another_hosts_session_is_kept_aside_in_the_background(
     a: ControlWorld, tmp_path: Path
 ) -> None:
-    await commit(a)
+    await commit_session(a)
     b = await other_host(tmp_path / "b", a.memory)
     b.write(b"g", b"owed by b")
     async with b.at_work(chores=True) as control:
@@ -312,7 +267,7 @@ async def test_what_is_owed_of_another_hosts_session_is_kept_aside_in_the_backgr
 
 
 async def test_after_a_restart_a_session_of_ours_is_ours_again_and_told(a: ControlWorld) -> None:
-    await commit(a)
+    await commit_session(a)
     a.write(b"f", b"owed")
     restart(a)
     async with a.at_work(chores=True) as control:

@@ -15,6 +15,7 @@ from sessionfs.formats.link_message import SessionRefreshed
 from sessionfs.formats.ownership import OwnerRecord
 from sessionfs.formats.ownership_messages import SessionState
 from sessionfs.model import keys
+from sessionfs.model.errors import SessionFSError
 from sessionfs.model.names import SessionId
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.hydrator import Hydrator
@@ -155,3 +156,41 @@ async def other_host(directory: Path, store: ObjectStore) -> ControlWorld:
     await host.materialise(SESSION)
     host.journal.close()
     return ControlWorld(directory, store)
+
+
+async def commit_session(world: ControlWorld) -> int:
+    """Commit while the host is at work; what the commit raised comes out alone."""
+    problem: SessionFSError | None = None
+    generation = 0
+    async with world.at_work() as control:
+        try:
+            generation = (await control.commit(SESSION, "test")).generation
+        except SessionFSError as error:
+            problem = error
+    if problem is not None:
+        raise problem
+    return generation
+
+
+async def claim_session(world: ControlWorld, *, force: bool = False) -> None:
+    """Claim, and drop what is old, as the daemon does."""
+    async with world.at_work() as control:
+        claimed = await control.claim(SESSION, force=force)
+        await world.drop(claimed.changes)
+        await control.claim(SESSION)
+
+
+async def overtaken(a: ControlWorld, directory: Path) -> ControlWorld:
+    """A committed, and went away; another host took the session over, wrote and committed."""
+    await commit_session(a)
+    b = await other_host(directory / "b", a.memory)
+    await claim_session(b, force=True)
+    b.write(b"f", b"of b")
+    b.write(b"g", b"new from b")
+    await commit_session(b)
+    return b
+
+
+def restart(world: ControlWorld) -> None:
+    world.states.clear()
+    world.start()
