@@ -30,13 +30,19 @@ from sessionfs.formats.commit_messages import (
     ListGenerations,
     Thaw,
 )
-from sessionfs.formats.link_message import Message
+from sessionfs.formats.link_message import Message, SessionRefreshed
 from sessionfs.formats.link_messages import AnyMessage, ImageGrant, ResolveConflict
 from sessionfs.formats.ownership_messages import Release, ReleaseAll, SessionState
 from sessionfs.model import clock as clocks
 from sessionfs.model import keys, roots
 from sessionfs.model.clock import Clock
-from sessionfs.model.errors import InternalError, NotFoundError, SessionFSError, UnavailableError
+from sessionfs.model.errors import (
+    InternalError,
+    NotFoundError,
+    OwnershipLostError,
+    SessionFSError,
+    UnavailableError,
+)
 from sessionfs.model.names import SessionId
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication import retry_policy
@@ -417,7 +423,7 @@ class ReplicationService:
         """Another tool may have written since this host last looked; without an answer the journal's is given."""
         try:
             with trio.move_on_after(patience_seconds):
-                await self._hydrator.refresh_session(session)
+                await self._compare(session)
         except (UnavailableError, NotFoundError) as problem:
             _log.warning("session not compared with the bucket", session=session, problem=str(problem))
 
@@ -433,10 +439,22 @@ class ReplicationService:
     async def _refresh_session(self, message: messages.RefreshSession) -> AnyMessage:
         await self._log.catch_up(message.log_position)
         try:
-            return await self._hydrator.refresh_session(message.session)
+            return await self._compare(message.session)
         finally:
             # What was taken over may have to be put right in the bucket.
             self._uploader.wake()
+
+    async def _compare(self, session: str) -> SessionRefreshed:
+        """Compare a session with the bucket; the proof of a later owner ends our ownership first."""
+        before = self._journal.session(session)
+        try:
+            return await self._hydrator.refresh_session(session)
+        except OwnershipLostError as problem:
+            now = self._journal.session(session)
+            # A claim of ours that came meanwhile knows all of it.
+            if before is not None and now is not None and now.epoch == before.epoch:
+                self._ownership.lose(session, holder=problem.holder, reason=problem.message)
+        return await self._hydrator.refresh_session(session)
 
     async def _fetch(self, message: messages.Fetch) -> AnyMessage:
         await self._log.catch_up(message.log_position)

@@ -1,13 +1,14 @@
 """What the bucket is known to hold, and which of it generations name (tables: ``journal_schema``).
 
 All methods are synchronous and short. A content that a generation names stays named while its key has exactly it, or it and more behind; before
-anything else takes the key it is copied aside (``replication/uploads/aside/keeping.py``).
+anything else takes the key it is copied aside (``replication/uploads/aside/keeping.py``). When somebody else has taken the key, what was named is
+remembered without a proof: his object may begin with it, and this host may put it there again.
 """
 
 from __future__ import annotations
 
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -58,10 +59,12 @@ class Prefix:
     Attributes:
         sha256: Of them.
         size_bytes: How many.
+        is_proven: Whether the object, as it is known, surely begins with them.
     """
 
     sha256: str
     size_bytes: int
+    is_proven: bool = field(default=True, compare=False)
 
 
 class KnownContent(JournalTree):
@@ -79,17 +82,22 @@ class KnownContent(JournalTree):
         row = self._database.execute(f"SELECT {_OBJECT} FROM objects WHERE key = ?", (key,)).fetchone()
         return KnownObject(*row) if row else None
 
-    def put_object(self, known: KnownObject) -> None:
+    def put_object(self, known: KnownObject, *, is_made: bool = False) -> None:
         """Record what the bucket holds under a key.
 
-        The same content stays named when it was. Other content where one was named is the old one with more behind it (anything else is
-        copied aside first), so the old one becomes a named prefix.
+        The same content stays named when it was; of other content what was named becomes a named prefix.
+
+        Args:
+            known: The object.
+            is_made: This host made it, out of what it knew: the old content with more behind it (anything else is copied aside first).
+                Otherwise it was found, and nothing is proven.
         """
-        self._database.execute(
-            "INSERT OR IGNORE INTO prefixes SELECT key, sha256, size FROM objects WHERE key = ? AND named = 1"
-            " AND sha256 != '' AND size > 0 AND size < ? AND sha256 != ?",
-            (known.key, known.size_bytes, known.sha256),
-        )
+        is_other = self._database.execute(
+            "SELECT 1 FROM objects WHERE key = ? AND (sha256 != ? OR size != ?)",
+            (known.key, known.sha256, known.size_bytes),
+        ).fetchone()
+        if is_other is not None:
+            self._name_as_prefix(known.key, is_proven=is_made)
         self._database.execute(
             f"INSERT INTO objects ({_OBJECT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (key) DO UPDATE SET named = named AND sha256 != '' AND sha256 = excluded.sha256"
@@ -112,6 +120,21 @@ class KnownContent(JournalTree):
                 known.epoch,
             ),
         )
+
+    def _name_as_prefix(self, key: str, *, is_proven: bool) -> None:
+        """Let what generations name of an object stay named, as beginnings of the object that comes next."""
+        if not is_proven:
+            self._database.execute("UPDATE prefixes SET proven = 0 WHERE key = ?", (key,))
+        self._database.execute(
+            "INSERT OR IGNORE INTO prefixes SELECT key, sha256, size, ? FROM objects WHERE key = ? AND named = 1"
+            " AND sha256 != '' AND size > 0",
+            (is_proven, key),
+        )
+
+    def lose_object(self, key: str) -> None:
+        """Record that somebody else removed an object: what is named of it stays so, for this host may put it there again."""
+        self._name_as_prefix(key, is_proven=False)
+        self._database.execute("DELETE FROM objects WHERE key = ?", (key,))
 
     def drop_object(self, key: str) -> None:
         """Record that the bucket holds nothing under a key."""
@@ -154,9 +177,9 @@ class KnownContent(JournalTree):
     def prefixes(self, key: str) -> list[Prefix]:
         """Shorter contents that generations name of an object, shortest first."""
         rows = self._database.execute(
-            "SELECT sha256, size FROM prefixes WHERE key = ? ORDER BY size", (key,)
+            "SELECT sha256, size, proven FROM prefixes WHERE key = ? ORDER BY size", (key,)
         ).fetchall()
-        return [Prefix(*row) for row in rows]
+        return [Prefix(sha256, size_bytes, bool(proven)) for sha256, size_bytes, proven in rows]
 
     def name_settled(self, session_prefix: str) -> None:
         """Note that a commit names everything of a session that the bucket has and no work may change."""
@@ -207,13 +230,19 @@ class KnownContent(JournalTree):
     def name_prefix(self, key: str, prefix: Prefix) -> None:
         """Note that a generation names first bytes of an object."""
         self._database.execute(
-            "INSERT OR IGNORE INTO prefixes VALUES (?, ?, ?)", (key, prefix.sha256, prefix.size_bytes)
+            "INSERT INTO prefixes VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET proven = max(proven, excluded.proven)",
+            (key, prefix.sha256, prefix.size_bytes, prefix.is_proven),
         )
 
-    def forget_named(self, key: str) -> None:
-        """Note that what generations name of an object is kept elsewhere too."""
+    def forget_named(self, key: str, *, above_bytes: int = 0) -> None:
+        """Note that what generations name of an object is kept elsewhere too, or is gone.
+
+        Args:
+            key: Of the object.
+            above_bytes: Named prefixes up to this length stay.
+        """
         self._database.execute("UPDATE objects SET named = 0 WHERE key = ?", (key,))
-        self._database.execute("DELETE FROM prefixes WHERE key = ?", (key,))
+        self._database.execute("DELETE FROM prefixes WHERE key = ? AND size > ?", (key, above_bytes))
 
     # --- blocks
 

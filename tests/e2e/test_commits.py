@@ -223,7 +223,8 @@ def test_a_turn_of_ten_files_in_a_large_session_takes_few_requests(
 ) -> None:
     # Nothing is sent before the commit asks for it: its requests are all there are.
     host = make_fast_host(
-        "a", SESSIONFS_UPLOAD_DELAY_SECONDS="60", SESSIONFS_MAX_UPLOAD_DELAY_SECONDS="60", SESSIONFS_LEASE_SECONDS="60"
+        "a", SESSIONFS_UPLOAD_DELAY_SECONDS="60", SESSIONFS_MAX_UPLOAD_DELAY_SECONDS="60", SESSIONFS_LEASE_SECONDS="60",
+        SESSIONFS_BEAT_INTERVAL_SECONDS="20",
     )  # fmt: skip
     host.mount()
     session = host.directory / "s"

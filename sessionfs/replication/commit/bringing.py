@@ -156,7 +156,7 @@ class Bringing:
             _log.debug("named object under way", key=known.key)
         prefix = Prefix(known.sha256, known.size_bytes)
         content = self._journal.object(keys.content_key(run.session, known.sha256))
-        if content is None and prefix not in self._journal.prefixes(known.key):
+        if content is None and not self._is_beginning(known, prefix):
             raise UnavailableError(
                 f"{run.session}/{names.display(one.path)} was changed by somebody else while it was committed",
                 remedy="commit again",
@@ -338,7 +338,7 @@ class Bringing:
                 # What could not be uploaded now is older than the cut, and says nothing of it.
                 is_fresh = may_have_grown and one.key not in run.problems
                 prefix = Prefix(measured.sha256, measured.size_bytes)
-                if self._is_named_beginning(run, known, prefix) or (
+                if self._is_beginning(known, prefix) or (
                     is_fresh and await self._begins(run.commit, one, known, measured)
                 ):
                     await self._name_object(run, known, prefix)
@@ -357,10 +357,9 @@ class Bringing:
         else:
             self._journal.name_prefix(known.key, prefix)
 
-    def _is_named_beginning(self, run: _Run, known: KnownObject, prefix: Prefix) -> bool:
-        """Whether an object of this owner's time grew out of bytes that were named."""
-        is_ours = known.epoch == self._authority.epoch(run.session)
-        return is_ours and prefix in self._journal.prefixes(known.key)
+    def _is_beginning(self, known: KnownObject, prefix: Prefix) -> bool:
+        """Whether an object is known to have grown out of bytes that are named."""
+        return any(one == prefix and one.is_proven for one in self._journal.prefixes(known.key))
 
     async def _begins(self, commit: str, one: Noted, known: KnownObject, measured: Measured) -> bool:
         """Whether an object begins with the bytes of the cut: it was taken from the file, to which programs only appended since."""

@@ -75,7 +75,6 @@ def committer_of(
             store,
             clock,
             Conflicts(journal, store, clock, raise_event),
-            uploader.keeping,
             authority,
             is_in_flight=uploader.in_flight.__contains__,
             raise_event=raise_event,

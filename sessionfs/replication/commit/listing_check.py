@@ -16,7 +16,6 @@ from sessionfs.model.clock import Clock
 from sessionfs.model.errors import OwnershipLostError, UnavailableError
 from sessionfs.model.names import SessionId
 from sessionfs.replication.trio_store import READ_TRIES, Landed, TrioStore, write_id_of
-from sessionfs.replication.uploads.aside.keeping import Keeping
 from sessionfs.replication.uploads.attempts import known_object
 from sessionfs.replication.uploads.authority import Authority
 from sessionfs.replication.uploads.conflicts import Conflicts, RaiseEvent
@@ -48,7 +47,6 @@ class ListingCheck:
         store: The bucket.
         clock: When a key became owed.
         conflicts: Keeps other writers' bytes.
-        keeping: Keeps what generations name.
         authority: This host's epoch.
         is_in_flight: Whether a key is under way.
         raise_event: Told of what was put right.
@@ -60,7 +58,6 @@ class ListingCheck:
         store: TrioStore,
         clock: Clock,
         conflicts: Conflicts,
-        keeping: Keeping,
         authority: Authority,
         *,
         is_in_flight: Callable[[str], bool],
@@ -70,7 +67,6 @@ class ListingCheck:
         self._store = store
         self._clock = clock
         self._conflicts = conflicts
-        self._keeping = keeping
         self._authority = authority
         self._is_in_flight = is_in_flight
         self._raise_event = raise_event
@@ -116,7 +112,7 @@ class ListingCheck:
             return True
         if there is None:
             with self._journal.transaction():
-                self._journal.drop_object(key)
+                self._journal.lose_object(key)
                 self._mark(session, key, "it was gone")
             return True
         now = known_object(there, key, 0)
@@ -133,12 +129,9 @@ class ListingCheck:
         is_ours = now.write_id != "" and now.epoch == self._authority.epoch(session)
         if not is_ours and not key.endswith("/") and not await self._conflicts.keep_aside(key, there):
             raise UnavailableError(f"{key!r} changes while it is committed", remedy="commit again")
-        await self._keeping.before_change(known, None)
         if self._is_busy(key, known):
             return True
         with self._journal.transaction():
-            # What generations name of ours is not what somebody else's bytes begin with.
-            self._journal.forget_named(key)
             self._journal.put_object(now)
             self._mark(session, key, f"it was changed by {write_id_of(there)[:8] or 'another tool'}")
         return True

@@ -66,6 +66,7 @@ class _Pass:
     before: dict[str, KnownObject]
     survey: Survey
     rows: TreeRows
+    is_same_chain: bool
     keeps_files: bool
     found: Differences = field(default_factory=Differences)
 
@@ -216,8 +217,9 @@ class Comparison:
             return Differences()
         rows = TreeRows(self._journal, survey.session)
         rows.join_groups(survey)
-        keeps_files = is_ours(row) and row.manifest_token == survey.manifest_token
-        work = _Pass(survey.session, before, survey, rows, keeps_files)
+        is_same_chain = row.manifest_token == survey.manifest_token
+        keeps_files = is_ours(row) and is_same_chain
+        work = _Pass(survey.session, before, survey, rows, is_same_chain, keeps_files)
         for key in sorted(before.keys() - survey.listed.keys(), reverse=True):
             if self._is_settled(work, key):
                 self._vanish(work, before[key])
@@ -293,7 +295,8 @@ class Comparison:
                 work.found.directories.add(parent)
             return
         work.rows.set_attributes(node.number, entry)
-        work.rows.set_content(node.number, entry, may_have_grown=work.keeps_files)
+        # Without another commit nobody names anew what is forgotten here.
+        work.rows.set_content(node.number, entry, may_have_grown=work.is_same_chain)
 
     def _vanish(self, work: _Pass, known: KnownObject) -> None:
         """Remove what the bucket no longer has."""

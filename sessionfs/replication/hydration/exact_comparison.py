@@ -219,7 +219,7 @@ class ExactComparison:
         if (known.number, known.sha256) != (node.number, node.sha256):
             return False
         return any(
-            (prefix.sha256, prefix.size_bytes) == (entry.sha256, entry.size_bytes)
+            prefix.is_proven and (prefix.sha256, prefix.size_bytes) == (entry.sha256, entry.size_bytes)
             for prefix in self._journal.prefixes(known.key)
         )
 

@@ -6,6 +6,7 @@ with another setting takes it over anew.
 
 from __future__ import annotations
 
+from sessionfs.model.errors import OwnershipLostError
 from sessionfs.replication.hydration.comparison import Comparison, Differences, is_ours
 from sessionfs.replication.hydration.exact_comparison import ExactComparison
 from sessionfs.replication.hydration.survey import RemoteTree, Survey
@@ -13,6 +14,8 @@ from sessionfs.replication.hydration.tree_rows import TreeRows
 from sessionfs.replication.remote_tree import KnownManifest, RemoteTreeReader
 from sessionfs.working_copy.journal_tree import SessionRow
 from sessionfs.working_copy.upload_journal import UploadJournal
+
+_HELD = "held"
 
 
 class News:
@@ -67,6 +70,7 @@ class News:
         """Compare a session with the bucket, and take over what changed there and is clean here.
 
         Raises:
+            OwnershipLostError: The session is held, and the bucket shows a later owner. Nothing was changed.
             UnavailableError, AccessError, CorruptDataError, UnsupportedFormatError: Nothing was changed.
         """
         was_exact = self._exact.is_exact(row.id)
@@ -76,8 +80,15 @@ class News:
         survey = await self._reader.survey(row.id, known=known, is_ours=is_ours(row))
         if survey.is_exact:
             return await self._take_exact(row, survey)
+        now = self._journal.session(row.id)
+        most_epoch = now.epoch if now is not None and now.owner_state == _HELD else -1
+        if most_epoch >= 0 and survey.manifest is not None and survey.manifest.epoch > most_epoch:
+            raise OwnershipLostError(
+                f"session {row.id} was fenced by another host (epoch {survey.manifest.epoch}, ours is {most_epoch})",
+                holder=survey.manifest.holder,
+            )
         # Tokens and times that were never seen in a listing prove nothing.
-        found = await self._comparison.compare(survey, before, everything=was_exact)
+        found = await self._comparison.compare(survey, before, everything=was_exact, most_epoch=most_epoch)
         with self._journal.transaction():
             self._exact.note_exact(row.id, exact=False)
             self.note_taken(row.id)

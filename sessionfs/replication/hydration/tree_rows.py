@@ -139,7 +139,7 @@ class TreeRows:
         Args:
             number: The inode.
             entry: The object.
-            may_have_grown: The session is this host's, and somebody who does not know it put the object: he may have appended to what is named.
+            may_have_grown: Whoever put the object may not know what generations name here, and may have appended to it.
         """
         values: dict[str, str | int | bool | bytes] = {"sha256": entry.sha256, "clean_size": -1}
         if entry.xattrs is not None:

@@ -100,7 +100,7 @@ class Attempts:
             if found is not None and self.is_ours(key, found):
                 self.adopt(key, found)
             elif found is None and self._journal.object(key) is not None:
-                self._journal.drop_object(key)
+                self._journal.lose_object(key)
             for write_id, settled in self._journal.attempts(key):
                 if not settled:
                     self.settle_one(key, write_id)

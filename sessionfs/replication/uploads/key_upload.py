@@ -326,7 +326,8 @@ class KeyUpload:
             OwnershipLostError: It is a later owner's.
         """
         if found is None:
-            self._journal.drop_object(key)
+            with self._journal.transaction():
+                self._journal.lose_object(key)
             return
         known = self._journal.object(key)
         if known is not None and (known.token, known.write_id) == (found.token, write_id_of(found)):
@@ -344,9 +345,6 @@ class KeyUpload:
         elif not subject.incarnation.is_over:
             there = replace(there, number=subject.content.number)
         with self._journal.transaction():
-            if known is not None and (there.sha256, there.size_bytes) != (known.sha256, known.size_bytes):
-                # What generations name of ours is not what somebody else's bytes begin with.
-                self._journal.forget_named(key)
             self._journal.put_object(there)
 
     # --- confirm
@@ -357,7 +355,7 @@ class KeyUpload:
         if subject.incarnation.is_over:
             made = replace(made, number=0)
         with self._journal.transaction():
-            self._journal.put_object(made)
+            self._journal.put_object(made, is_made=True)
             self._journal.end_attempt(made.write_id)
             self._note_clean(subject)
             if not live.is_directory:
@@ -426,12 +424,12 @@ class KeyUpload:
             known = self._journal.object(key)
             if known is None:
                 if not self._journal.attempts(key):
-                    return self._finish(row)
+                    return self._finish_removal(row)
                 # Something was sent once: it may have arrived after it was given up.
                 await self._attempts.look(key)
                 known = self._journal.object(key)
                 if known is None:
-                    return self._finish(row)
+                    return self._finish_removal(row)
             await self._keeping.before_change(known, None)
             await self._keep_last_copy(known)
             if not self._authority.may_change(live.session):
@@ -447,10 +445,13 @@ class KeyUpload:
                 self._check_epoch(live, outcome.found)
                 # It is another writer's now: theirs to delete.
                 self._conflicts.announce(key, key, write_id_of(outcome.found)[:8] or "unknown")
-            with self._journal.transaction():
-                self._journal.drop_object(key)
-                return self._finish(row)
+            return self._finish_removal(row)
         return Deferred("somebody else keeps changing it")
+
+    def _finish_removal(self, row: Work) -> Processed:
+        with self._journal.transaction():
+            self._journal.drop_object(row.key)
+            return self._finish(row)
 
     # --- no valid key
 

@@ -29,7 +29,7 @@ from sessionfs.model.errors import (
     UnavailableError,
 )
 from sessionfs.model.names import SessionId
-from sessionfs.replication.hydration.comparison import Comparison, is_busy, is_ours
+from sessionfs.replication.hydration.comparison import Comparison, is_busy
 from sessionfs.replication.hydration.exact_comparison import ExactComparison
 from sessionfs.replication.hydration.fetches.content_fetch import ContentFetcher, Named, Tried
 from sessionfs.replication.hydration.fetches.fetching import ObjectFetcher
@@ -320,8 +320,7 @@ class FileFetch:
         with self._journal.transaction():
             rows = TreeRows(self._journal, session)
             rows.set_attributes(number, entry)
-            row = self._journal.session(session)
-            rows.set_content(number, entry, may_have_grown=row is not None and is_ours(row))
+            rows.set_content(number, entry, may_have_grown=True)
 
     def _fetched(self, number: int, known: KnownObject | None, staged: str, sha256: str) -> Fetched:
         if self._journal.node(number) is None:

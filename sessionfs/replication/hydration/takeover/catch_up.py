@@ -153,7 +153,7 @@ class CatchUp:
 
         async def one(item: tuple[ManifestEntry, KnownObject]) -> None:
             entry, known = item
-            prefix = Prefix(entry.sha256, entry.size_bytes)
+            prefix = Prefix(entry.sha256, entry.size_bytes, is_proven=False)
             if prefix in self._journal.prefixes(known.key) or await self._sources.is_kept(session, entry):
                 return
             if self._journal.object(known.key) == known:

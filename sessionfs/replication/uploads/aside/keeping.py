@@ -59,11 +59,16 @@ class Keeping:
             return
         if content is not None and (has_content(known, content) or is_extension(content, known)):
             return
-        if stat.S_ISREG(known.mode) and known.size_bytes and not known.key.endswith("/"):
+        if (
+            stat.S_ISREG(known.mode)
+            and known.size_bytes
+            and not known.key.endswith("/")
+            and (named or await self._may_be_named(known, prefixes))
+        ):
             await self.keep(known, prefixes)
         with self._journal.transaction():
             if self._journal.object(known.key) == known:
-                self._journal.forget_named(known.key)
+                self._journal.forget_named(known.key, above_bytes=_common_bytes(prefixes, content))
 
     async def keep(self, known: KnownObject, prefixes: list[Prefix]) -> None:
         """Copy an object to the key of its content, and note the shorter contents that it begins with.
@@ -78,17 +83,25 @@ class Keeping:
         sha256 = await self._parking.park(known)
         if not sha256:
             await self._keep_beginnings(live.session, known, prefixes)
-        row = self._journal.session(live.session)
-        is_ours = row is not None and known.epoch == row.epoch
         for prefix in prefixes if sha256 else ():
             if prefix.size_bytes < known.size_bytes and prefix.sha256 != sha256:
-                # Another owner's object has replaced the one that was named, and perhaps not by appending.
-                if not is_ours and not await self._parking.begins_with(
+                # Somebody else's object has replaced the one that was named, and perhaps not by appending.
+                if not prefix.is_proven and not await self._parking.begins_with(
                     known, prefix.sha256, prefix.size_bytes
                 ):
                     continue
                 key = keys.alias_key(live.session, prefix.sha256)
                 await self._put_alias(key, ContentAlias(of=sha256, size=prefix.size_bytes))
+
+    async def _may_be_named(self, known: KnownObject, prefixes: list[Prefix]) -> bool:
+        """Whether generations may name anything of an object that was found where theirs had been."""
+        for prefix in prefixes:
+            if prefix.is_proven or (prefix.sha256, prefix.size_bytes) == (known.sha256, known.size_bytes):
+                return True
+            if await self._parking.begins_with(known, prefix.sha256, prefix.size_bytes):
+                return True
+        found = await self._store.head(known.key, tries=READ_TRIES)
+        return found is None or found.token != known.token
 
     async def has(self, session: SessionId, *, number: int, sha256: str, size_bytes: int) -> bool:
         """Whether bytes are under the key of their content; one that the journal does not know is looked for.
@@ -131,3 +144,11 @@ class Keeping:
         )
         if not isinstance(outcome, Landed):
             raise UnavailableError(f"{key!r} was sent, and not seen to arrive")
+
+
+def _common_bytes(prefixes: list[Prefix], content: Content | None) -> int:
+    """How much of what is named the new bytes begin with as well: it stays named."""
+    if content is None:
+        return 0
+    own = {content.sha256, content.prefix_sha256} - {""}
+    return max((prefix.size_bytes for prefix in prefixes if prefix.sha256 in own), default=0)
