@@ -266,14 +266,9 @@ class ReplicationClient:
         """Give up every session that owes nothing and has no uncommitted change."""
         await self.ask(ReleaseAll(), Done, transfer=_store_answers)
 
-    async def resolve_conflict(self, key: str, take: str) -> None:
-        """Settle bytes kept aside.
-
-        Args:
-            key: Where they are.
-            take: ``theirs`` or ``ours``.
-        """
-        await self.ask(ResolveConflict(key, take, self._log.position), Done)
+    async def resolve_conflict(self, key: str) -> None:
+        """Let the bytes under a key be no conflict any more."""
+        await self.ask(ResolveConflict(key, self._log.position), Done)
 
     async def retry(self) -> None:
         """Try everything again now."""

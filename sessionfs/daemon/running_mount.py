@@ -239,9 +239,9 @@ class RunningMount:
         """Commit a session and give it up."""
         await self._sessions.release(roots.internal_id(session))
 
-    async def resolve(self, key: str, take: str) -> None:
+    async def resolve(self, key: str) -> None:
         """End a conflict; the file itself is the command's to write."""
-        await self._client.resolve_conflict(key, take)
+        await self._client.resolve_conflict(key)
 
 
 async def serve_replication(child: ReplicationChild, client: ReplicationClient, started: Child) -> None:

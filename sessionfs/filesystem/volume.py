@@ -257,12 +257,14 @@ class Volume:
     # --- guards
 
     def is_exempt(self, caller: Caller) -> bool:
-        """Say whether a call comes from the replication process; the kernel names the thread.
+        """Say whether a call comes from the replication process; the kernel names the thread. That process has the daemon's user.
 
         Source: proc(5), /proc/pid/task.
         """
         pid = self.exempt_pid
-        return pid != 0 and (caller.pid == pid or os.path.exists(f"/proc/{pid}/task/{caller.pid}"))
+        if not pid or caller.uid != self._owner[0]:
+            return False
+        return caller.pid == pid or os.path.exists(f"/proc/{pid}/task/{caller.pid}")
 
     def require_changes(self, caller: Caller | None = None) -> None:
         """Refuse a change on a mount that takes none.

@@ -10,7 +10,8 @@ from typing import Annotated
 import msgspec
 
 from sessionfs.formats import versioned_json
-from sessionfs.model import roots
+from sessionfs.formats.manifest import Manifest
+from sessionfs.model import keys, roots
 from sessionfs.model.errors import CorruptDataError
 
 FORMAT = 1
@@ -50,6 +51,41 @@ class CommitMarker(msgspec.Struct, frozen=True, kw_only=True):
     objects_skipped: _Count = 0
     bytes_uploaded: _Count = 0
     format: int = FORMAT
+
+
+def of_generation(
+    body: Manifest,
+    sha256: str,
+    *,
+    completed_at: str,
+    objects_uploaded: int,
+    bytes_uploaded: int,
+    turn: int = 0,
+) -> CommitMarker:
+    """Make the marker of a generation.
+
+    Args:
+        body: The generation.
+        sha256: Of the stored bytes of its ``<n>.json``.
+        completed_at: Time as text.
+        objects_uploaded: Objects sent for it; may be more than it has.
+        bytes_uploaded: Bytes sent for it.
+        turn: The program's turn, 0 when it has none.
+    """
+    return CommitMarker(
+        session=body.session,
+        generation=body.generation,
+        manifest_key=keys.generation_key(roots.unit_id(body.session), body.generation),
+        manifest_sha256=sha256,
+        trigger=body.trigger,
+        turn=turn,
+        completed_at=completed_at,
+        objects=len(body.entries),
+        bytes=sum(entry.size_bytes for entry in body.entries),
+        objects_uploaded=objects_uploaded,
+        objects_skipped=max(0, len(body.entries) - objects_uploaded),
+        bytes_uploaded=bytes_uploaded,
+    )
 
 
 def encode(marker: CommitMarker) -> bytes:

@@ -304,16 +304,14 @@ class Drained(Message, frozen=True):
 
 
 class ResolveConflict(Message, frozen=True):
-    """Settle bytes kept aside. Reply: `Done`.
+    """Bytes kept aside are no conflict any more: whoever asks has put the file right, and the bytes stay in the bucket. Reply: `Done`.
 
     Attributes:
         key: Where they are.
-        take: ``theirs`` replaces the file by them, ``ours`` keeps the file; both end the conflict.
         log_position: Operations that must be known.
     """
 
     key: str
-    take: str
     log_position: int
 
 

@@ -23,13 +23,11 @@ class Claimed(Message, frozen=True):
     """Reply to `Claim`.
 
     Attributes:
-        epoch: Of this host's ownership; 0 while the store does not answer and it is only presumed.
         changes: What changed in the bucket since this host last looked, as for `RefreshSession`; None for nothing. Whoever removed
             something old asks again: the answer of a session that is owned already says what is still old.
         is_unclean: It was taken over from a holder that did not end: its last line of a log may be torn.
     """
 
-    epoch: int
     changes: SessionRefreshed | None = None
     is_unclean: bool = False
 

@@ -13,13 +13,11 @@ Invariants:
 from __future__ import annotations
 
 import os
-from typing import Protocol
 
 import trio
 
 from sessionfs.formats.link_message import Entry, SessionRefreshed
 from sessionfs.formats.link_messages import Fetched, SessionFound
-from sessionfs.formats.manifest import Manifest
 from sessionfs.model import names, roots
 from sessionfs.model.clock import Clock
 from sessionfs.model.errors import (
@@ -43,37 +41,17 @@ from sessionfs.replication.hydration.one_generation import OneGeneration
 from sessionfs.replication.hydration.read_only_trees import ReadOnlyTrees, is_read_only_tree
 from sessionfs.replication.hydration.survey import Survey
 from sessionfs.replication.hydration.takeover.adoption import Adoption, SetAside
-from sessionfs.replication.hydration.takeover.catch_up import Base, CatchUp, CaughtUp
+from sessionfs.replication.hydration.takeover.catch_up import Base, CatchUp
 from sessionfs.replication.hydration.takeover.generation_sources import GenerationSources
 from sessionfs.replication.hydration.takeover.tail import Tail
+from sessionfs.replication.ownership.holdings import Claim
+from sessionfs.replication.ownership.notes import HELD
 from sessionfs.replication.remote_tree import RemoteTreeReader
 from sessionfs.replication.trio_store import TrioStore
 from sessionfs.replication.uploads.conflicts import RaiseEvent
 from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
 from sessionfs.working_copy.upload_journal import UploadJournal
-
-_HELD = "held"
-
-
-class Claim(Protocol):
-    """What a claim gave; see ``replication/ownership``."""
-
-    @property
-    def epoch(self) -> int:
-        """Ours."""
-
-    @property
-    def is_presumed(self) -> bool:
-        """The store did not answer."""
-
-    @property
-    def manifest(self) -> Manifest | None:
-        """``manifest.json`` behind the fence; None when it need not be looked at."""
-
-    @property
-    def manifest_token(self) -> str:
-        """Its token."""
 
 
 class Hydrator:
@@ -108,8 +86,6 @@ class Hydrator:
         set_aside: SetAside | None = None,
     ) -> None:
         self._journal = journal
-        self._store = store
-        self._clock = clock
         self._raise_event = raise_event
         owner = (os.geteuid(), os.getegid())
         self._reader = RemoteTreeReader(
@@ -291,6 +267,10 @@ class Hydrator:
         is_nothing = not (found.directories or found.files or found.attributes)
         return None if is_nothing else self._refreshed(session, found)
 
+    def is_behind(self, session: str) -> bool:
+        """Whether taking over what others did was not finished: old bytes may be on this disk. A restart changes nothing of that."""
+        return self._catch_up.is_behind(session)
+
     async def finish_catch_up(self, session: str) -> list[str]:
         """Go on with what `catch_up` left, before a commit.
 
@@ -302,21 +282,14 @@ class Hydrator:
         """
         if not self._catch_up.is_behind(session):
             return []
-        caught_up = await self._go_on(roots.unit_id(session))
+        identifier = roots.unit_id(session)
+        async with self._locks.setdefault(session, trio.Lock()):
+            if not self._catch_up.is_behind(session):
+                # Somebody else finished it meanwhile. A commit may be under way since, and make another generation the base.
+                return []
+            caught_up = await self._catch_up.run(identifier, await self._catch_up.base_of(identifier))
         places = (self._journal.path_of(number) for number in sorted(caught_up.waiting))
         return [names.display(place[1]) for place in places if place is not None]
-
-    async def settle_tail(self, session: str) -> int:
-        """Settle what the owner before left uncommitted, if the session is recovered at a generation; a part of `catch_up`, and again harmless.
-
-        Returns:
-            How many files were kept aside.
-        """
-        return (await self._go_on(roots.unit_id(session))).tail_files
-
-    async def _go_on(self, session: SessionId) -> CaughtUp:
-        async with self._locks.setdefault(session, trio.Lock()):
-            return await self._catch_up.run(session, await self._catch_up.base_of(session))
 
     # --- files
 
@@ -335,10 +308,6 @@ class Hydrator:
         """Why a file's bytes could not be had when they were last wanted, "" when nothing is known against it."""
         return self._files.problem_of(number)
 
-    def forget_read_only_trees(self) -> None:
-        """Forget the rows of read-only trees; what is of them in the working copy is the caller's to remove."""
-        self._trees.forget_all()
-
     # --- what the journal says
 
     def _root(self, session: SessionId) -> int | None:
@@ -350,7 +319,7 @@ class Hydrator:
         if root is None or row is None:
             return SessionFound(exists=False)
         entry = described(self._journal, session.encode(), root)
-        return SessionFound(exists=True, root=entry, foreign=not is_ours(row), owned=row.owner_state == _HELD)
+        return SessionFound(exists=True, root=entry, foreign=not is_ours(row), owned=row.owner_state == HELD)
 
     def _read_only(self, tree: str, root: int | None) -> SessionFound:
         if root is None:

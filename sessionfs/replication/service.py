@@ -328,7 +328,8 @@ class ReplicationService:
         self._sweeper.note_activity()
         self._evictor.note_activity()
         self._control.note_applied()
-        self._uploader.wake()
+        if self._journal.owes_anything():
+            self._uploader.wake()
 
     def _note_consumed(self, position: int) -> None:
         self._daemon.log_consumed(position)
@@ -424,7 +425,7 @@ class ReplicationService:
         try:
             with trio.move_on_after(patience_seconds):
                 await self._compare(session)
-        except (UnavailableError, NotFoundError) as problem:
+        except (UnavailableError, NotFoundError, OwnershipLostError) as problem:
             _log.warning("session not compared with the bucket", session=session, problem=str(problem))
 
     async def _list_sessions(self, message: messages.ListSessions) -> AnyMessage:

@@ -40,6 +40,7 @@ from sessionfs.replication.commit.cutting import cold_until
 from sessionfs.replication.hydrator import Hydrator
 from sessionfs.replication.ownership.estrangement import Estrangement
 from sessionfs.replication.ownership.holdings import Claim
+from sessionfs.replication.ownership.notes import HELD, LOST, RELEASED
 from sessionfs.replication.ownership.owner import Ownership
 from sessionfs.replication.uploader import Uploader
 from sessionfs.replication.uploads.attempts import REMEMBERED_NS
@@ -94,9 +95,10 @@ class SessionControl:
         self._clock = clock
         self._tell_daemon = tell
         self._problems: dict[str, str] = {}
-        self._tries: dict[str, int] = {}
+        self._tries = 0
+        self._tried: frozenset[SessionId] = frozenset()
+        self._is_told = False
         self._lost: set[SessionId] = set()
-        self._behind: set[str] = set()
         self._unsettled: dict[SessionId, Claim] = {}
         self._is_resumed = False
         self._locks: dict[str, trio.Lock] = {}
@@ -119,7 +121,7 @@ class SessionControl:
             # It is ours, and nothing of it may be sent before that: it is tried again although nobody asks.
             self.note_claimed(session, claim)
             raise
-        return Claimed(claim.epoch, changes, is_unclean=claim.is_unclean)
+        return Claimed(changes, is_unclean=claim.is_unclean)
 
     async def settle(self, session: SessionId, claim: Claim) -> SessionRefreshed | None:
         """Take over what others did before this claim; everything of the session may be sent then."""
@@ -146,15 +148,14 @@ class SessionControl:
         if claim.is_unclean and claim.is_news:
             self._journal.set_meta(cold_until(session), str(self._clock.wall_ns() + REMEMBERED_NS))
         is_remade = claim.manifest is not None and claim.manifest.removed
-        if claim.is_news or is_remade or session in self._behind:
+        if claim.is_news or is_remade or self._hydrator.is_behind(session):
             if claim.is_news and await self._estrangement.set_aside(session):
                 raise UnavailableError(
                     f"session {session} still has files of another owner's time that could not be set aside",
                     remedy="it is tried again",
                 )
-            changes = await self._hydrator.catch_up(session, claim)
             # What is on the disk goes first, then the bucket's is taken over: the daemon asks again.
-            (self._behind.add if changes and changes.files else self._behind.discard)(session)
+            changes = await self._hydrator.catch_up(session, claim)
             self._ownership.note_caught_up(session)
         await trio.to_thread.run_sync(self._note_epoch, session, claim.epoch)
         self._journal.update_session(session, written=True)
@@ -263,7 +264,9 @@ class SessionControl:
             SessionFSError: The first problem, once all were tried.
         """
         first: SessionFSError | None = None
-        rows = [row for row in self._journal.sessions() if self._is_ours(row) and self._has_changed(row)]
+        rows = [
+            row for row in self._journal.sessions() if self._ownership.owns(row.id) and self._has_changed(row)
+        ]
         for row in sorted(rows, key=lambda row: row.recovery != "committed"):
             try:
                 await self.commit(row.id, trigger)
@@ -275,7 +278,7 @@ class SessionControl:
 
     def is_open(self, session: str) -> bool:
         """Whether programs may write a session without a claim: it is ours, and nothing old of it is left on this disk."""
-        return self._ownership.is_caught_up(session) and session not in self._behind
+        return self._ownership.is_caught_up(session) and not self._hydrator.is_behind(session)
 
     def problem(self, session: str) -> str:
         """Why a session's last commit failed, "" when it did not."""
@@ -286,17 +289,24 @@ class SessionControl:
 
         A program may have written after a session was lost and before the daemon knew: that is set aside too.
         """
-        if self._journal.has_unnamed_session() or self._unowned() or self._unowned(lost=True):
+        waiting = self._waiting()
+        self._is_told = self._is_told or bool(waiting)
+        self._tried &= waiting
+        if waiting - self._tried:
             self._woken.set()
 
-    def _unowned(self, *, lost: bool = False) -> list[SessionId]:
-        """Sessions that owe something and are not ours: lost ones, or those that whoever made them could not claim."""
-        found: list[SessionId] = []
-        for session in self._journal.sessions_with_work():
-            row = self._journal.session(session)
-            if row is not None and not self._ownership.owns(session) and (row.owner_state == "lost") is lost:
-                found.append(row.id)
-        return found
+    def _waiting(self) -> frozenset[SessionId]:
+        """Sessions that were removed, or owe something and are not ours."""
+        owing = (session for session, _ in self._unowned())
+        return frozenset({*self._journal.unnamed_sessions(), *owing})
+
+    def _unowned(self) -> list[tuple[SessionId, bool]]:
+        """Sessions that owe something and are not ours, and whether they were lost: others could not be claimed by whoever made them."""
+        return [
+            (session, state == LOST)
+            for session, state in self._journal.owing_sessions()
+            if not self._ownership.owns(session)
+        ]
 
     async def set_aside(self, session: SessionId) -> int:
         """Keep aside what a session owes of another owner's time; gives how many keys are left."""
@@ -328,8 +338,13 @@ class SessionControl:
 
     async def _run_chores(self) -> None:
         while True:
-            self._woken = trio.Event()
+            self._woken, self._is_told = trio.Event(), False
+            self._tried = self._waiting()
             pause = await self._do_chores()
+            self._tried = self._waiting()
+            if not self._tries and self._is_told:
+                # What was done may be there again; what failed waits for its pause, whatever programs write meanwhile.
+                continue
             with trio.move_on_after(pause):
                 await self._woken.wait()
 
@@ -342,15 +357,16 @@ class SessionControl:
         for session, claim in list(self._unsettled.items()):
             failed = not await self._settle_quietly(session, claim) or failed
         held = [row.id for row in self._journal.sessions() if self._is_held(row)]
-        unclaimed = {*self._unowned(), *(session for session in held if not self._ownership.owns(session))}
+        owing = (session for session, is_lost in self._unowned() if not is_lost)
+        unclaimed = {*owing, *(session for session in held if not self._ownership.owns(session))}
         for session in sorted(unclaimed) if self._is_resumed else ():
             failed = not await self._claim_quietly(session) or failed
-        for session in sorted(self._lost.union(self._unowned(lost=True))):
+        for session in sorted(self._lost.union(session for session, is_lost in self._unowned() if is_lost)):
             failed = not await self._set_aside_quietly(session) or failed
         for row in self._journal.sessions():
             if row.tree_of or self._is_here(row.id):
                 continue
-            if self._is_ours(row):
+            if self._ownership.owns(row.id):
                 failed = not await self._bury(row) or failed
             elif not self._is_held(row) and not (self._has_changed(row) and row.written):
                 # One that was ours when the last process ended is claimed again first: its record must be released.
@@ -358,10 +374,10 @@ class SessionControl:
         for troubled in [session for session, problem in self._problems.items() if problem]:
             failed = not await self._commit_quietly(SessionId(troubled), "retry") or failed
         if not failed:
-            self._tries.clear()
+            self._tries = 0
             return float("inf")
-        self._tries["chores"] = self._tries.get("chores", 0) + 1
-        return max(0.05, retry_policy.backoff_seconds(self._tries["chores"], self._settings, self._clock))
+        self._tries += 1
+        return max(0.05, retry_policy.backoff_seconds(self._tries, self._settings, self._clock))
 
     def _is_held(self, row: SessionRow) -> bool:
         """Whether the session must be claimed again: the record may name this host, or something was changed here while it was given up.
@@ -369,8 +385,8 @@ class SessionControl:
         The record may name it when the session was ours as the last process ended, or that died while it gave up a removed session.
         """
         is_unfinished = not self._is_here(row.id) or self._has_changed(row)
-        is_interrupted = row.owner_state == "released" and row.written and is_unfinished
-        return row.owner_state == "held" or is_interrupted
+        is_interrupted = row.owner_state == RELEASED and row.written and is_unfinished
+        return row.owner_state == HELD or is_interrupted
 
     async def _bury(self, row: SessionRow) -> bool:
         """Commit that a session was removed, and give it up."""
@@ -462,11 +478,8 @@ class SessionControl:
     def _is_here(self, session: str) -> bool:
         return self._journal.child(ROOT_NUMBER, session.encode()) is not None
 
-    def _is_ours(self, row: SessionRow) -> bool:
-        return self._ownership.owns(row.id)
-
     def _has_changed(self, row: SessionRow) -> bool:
-        return row.changed or bool(self._journal.session_work(row.id))
+        return row.changed or self._journal.owes(row.id)
 
     def _note_epoch(self, session: str, epoch: int) -> None:
         """Note the epoch on the working copy, so that it is known although the journal was lost."""

@@ -274,7 +274,10 @@ class Uploader:
         if flush.outage:
             raise UnavailableError(flush.outage)
         if flush.versions:
-            raise UnavailableError(f"{next(iter(flush.versions))!r} was not in the bucket in time")
+            key = next(iter(flush.versions))
+            left = self._journal.work(key)
+            reason = f": {left.reason}" if left is not None and left.reason else ""
+            raise UnavailableError(f"{key!r} was not in the bucket in time{reason}")
         return flush.problems
 
     async def _wait_for(self, flush: _Flush, timeout_seconds: float) -> None:

@@ -314,7 +314,7 @@ class FakeRemote:
         self._called("claim by force" if force else "claim", session)
         if self.claim_error is not None:
             raise self.claim_error
-        answer = self.claims.pop(0) if self.claims else Claimed(1)
+        answer = self.claims.pop(0) if self.claims else Claimed()
         if isinstance(answer, SessionFSError):
             raise answer
         return answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -207,11 +207,6 @@ class JournalTree:
         row = self._database.execute(f"SELECT {_SESSION} FROM sessions WHERE id = ?", (session,)).fetchone()
         return _session(row) if row else None
 
-    def session_of_root(self, number: int) -> SessionRow | None:
-        """Read a session by its root directory."""
-        row = self._database.execute(f"SELECT {_SESSION} FROM sessions WHERE root = ?", (number,)).fetchone()
-        return _session(row) if row else None
-
     def sessions(self) -> list[SessionRow]:
         """Read all sessions, by id."""
         rows = self._database.execute(f"SELECT {_SESSION} FROM sessions ORDER BY id").fetchall()
@@ -405,6 +400,31 @@ class JournalTree:
         if node is None or node.is_directory != live.is_directory:
             return None
         return Wanted(live.path, node)
+
+    def present_at(self, live_keys: Iterable[str]) -> list[tuple[int, bytes]]:
+        """Number and path of what is on this disk at live keys; what is not is left out. Each directory is looked up once."""
+        found: list[tuple[int, bytes]] = []
+        directories: dict[tuple[SessionId, bytes], int | None] = {}
+        for key in live_keys:
+            live = keys.parse_live_key(key)
+            if live is None:
+                continue
+            above, _, name = live.path.rpartition(b"/")
+            if live.path:
+                place = (live.session, above)
+                if place not in directories:
+                    directories[place] = self.resolve(live.session, above)
+                parent = directories[place]
+            else:
+                parent, name = ROOT_NUMBER, live.session.encode()
+            row = self._database.execute(
+                "SELECT nodes.number, nodes.mode FROM names JOIN nodes ON nodes.number = names.number"
+                " WHERE names.parent = ? AND names.name = ? AND nodes.present = 1",
+                (parent, name),
+            ).fetchone()
+            if row is not None and stat.S_ISDIR(row[1]) == live.is_directory:
+                found.append((row[0], live.path))
+        return found
 
     def below(self, number: int, path: bytes) -> Iterator[tuple[bytes, int, bool]]:
         """Every path at and below an inode with its number and whether it is a directory; children after their directory."""

@@ -125,10 +125,12 @@ class KnownContent(JournalTree):
         """Let what generations name of an object stay named, as beginnings of the object that comes next."""
         if not is_proven:
             self._database.execute("UPDATE prefixes SET proven = 0 WHERE key = ?", (key,))
+        # Whoever finds out that ours begin with the whole of it knows that they begin with the shorter ones too.
         self._database.execute(
-            "INSERT OR IGNORE INTO prefixes SELECT key, sha256, size, ? FROM objects WHERE key = ? AND named = 1"
-            " AND sha256 != '' AND size > 0",
-            (is_proven, key),
+            "INSERT INTO prefixes SELECT key, sha256, size, ? FROM objects WHERE key = ? AND sha256 != '' AND size > 0"
+            " AND (named = 1 OR (? AND EXISTS (SELECT 1 FROM prefixes WHERE prefixes.key = objects.key)))"
+            " ON CONFLICT DO UPDATE SET proven = max(proven, excluded.proven)",
+            (is_proven, key, not is_proven),
         )
 
     def lose_object(self, key: str) -> None:
@@ -234,15 +236,19 @@ class KnownContent(JournalTree):
             (key, prefix.sha256, prefix.size_bytes, prefix.is_proven),
         )
 
-    def forget_named(self, key: str, *, above_bytes: int = 0) -> None:
+    def forget_named(self, key: str, *, above_bytes: int = 0, unproven_above_bytes: int = 0) -> None:
         """Note that what generations name of an object is kept elsewhere too, or is gone.
 
         Args:
             key: Of the object.
             above_bytes: Named prefixes up to this length stay.
+            unproven_above_bytes: So do unproven ones up to this length.
         """
         self._database.execute("UPDATE objects SET named = 0 WHERE key = ?", (key,))
-        self._database.execute("DELETE FROM prefixes WHERE key = ? AND size > ?", (key, above_bytes))
+        self._database.execute(
+            "DELETE FROM prefixes WHERE key = ? AND size > CASE proven WHEN 1 THEN ? ELSE ? END",
+            (key, above_bytes, max(above_bytes, unproven_above_bytes)),
+        )
 
     # --- blocks
 

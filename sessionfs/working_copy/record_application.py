@@ -15,6 +15,7 @@ import stat
 from collections.abc import Callable, Iterable
 
 from sessionfs.formats.intent_records import Intent, Operation, Outcome
+from sessionfs.formats.link_messages import FIRST_REMOTE_NUMBER
 from sessionfs.model import keys, names
 from sessionfs.model.names import SessionId
 from sessionfs.working_copy.exclusions import Exclusions, side_file_of
@@ -126,6 +127,7 @@ class RecordApplication:
             mode = stat.S_IFLNK | 0o777
         elif not stat.S_IFMT(mode):
             mode = stat.S_IFREG | mode
+        self._leave_unseen(intent.parent, intent.name, 0)
         self._journal.forget_former(number)
         self._journal.put_node(number, mode=mode, present=True)
         self._journal.link(intent.parent, intent.name, number)
@@ -139,6 +141,7 @@ class RecordApplication:
             node = self._journal.node(intent.number)
             if node is not None and node.present:
                 return
+        self._leave_unseen(intent.new_parent, intent.new_name, intent.number)
         self._journal.link(intent.new_parent, intent.new_name, intent.number)
         self._touch(intent.new_parent, intent)
         self._mark(intent.new_parent, intent.new_name, intent, event="session.file.created")
@@ -162,6 +165,7 @@ class RecordApplication:
             return
         if journal.child(intent.new_parent, intent.new_name) is not None:
             self._mark(intent.new_parent, intent.new_name, intent)
+            self._leave_unseen(intent.new_parent, intent.new_name, intent.replaced)
             journal.unlink(intent.new_parent, intent.new_name)
         self._mark_below(intent.parent, intent.name, number, intent)
         journal.move(intent.parent, intent.name, intent.new_parent, intent.new_name, number)
@@ -189,6 +193,23 @@ class RecordApplication:
             if moved is not None:
                 self._mark_below(parent, name, moved, intent)
             self._touch(parent, intent)
+
+    def _leave_unseen(self, parent: int, name: bytes, seen: int) -> None:
+        """A name that a comparison gave to another's file was taken by a program that had not seen it: his is kept aside before ours goes there.
+
+        Args:
+            parent: Directory of the name.
+            name: The name.
+            seen: The file that the program took it from, 0 for none.
+        """
+        number = self._journal.child(parent, name)
+        node = self._journal.node(number) if number is not None else None
+        place = self._journal.path_in(parent, name)
+        if node is None or place is None or number == seen or node.present or node.is_directory:
+            return
+        key = keys.live_key(*place, is_directory=False)
+        if node.number >= FIRST_REMOTE_NUMBER and key is not None:
+            self._journal.lose_object(key)
 
     # --- content and attributes
 

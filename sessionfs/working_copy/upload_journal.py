@@ -15,12 +15,15 @@ from sessionfs.formats.link_messages import (
 )
 from sessionfs.model import keys, names, roots
 from sessionfs.model.clock import utc_text
+from sessionfs.model.names import SessionId
 from sessionfs.working_copy.known_content import KnownContent
 from sessionfs.working_copy.layout import ROOT_NUMBER
 
 MAX_EVENTS = 10_000
 _SENTENCES = frozenset({"problem", "reason"})
 _EVENTS_BETWEEN_CUTS = 1024
+Mark = tuple[int, int]
+"""(version, changed_ns) of a row: whatever is marked again has another, also when its row went and came back."""
 _WORK = "key, session, first_owed_ns, changed_ns, not_before_ns, version, tries, state, reason, held"
 
 
@@ -118,18 +121,41 @@ class UploadJournal(KnownContent):
         ).fetchall()
         return [Work(*row) for row in rows]
 
-    def sessions_with_work(self) -> list[str]:
-        """Sessions that owe something."""
-        return [row[0] for row in self._database.execute("SELECT DISTINCT session FROM work").fetchall()]
+    def owed_keys(self, session: str) -> dict[str, Mark]:
+        """Keys of a session's rows, oldest first, each with its last mark."""
+        rows = self._database.execute(
+            "SELECT key, version, changed_ns FROM work WHERE session = ? ORDER BY first_owed_ns", (session,)
+        )
+        return {key: (version, changed_ns) for key, version, changed_ns in rows}
 
-    def has_unnamed_session(self) -> bool:
-        """Whether a session was removed here and its end is not committed yet."""
-        row = self._database.execute(
-            "SELECT 1 FROM sessions WHERE NOT EXISTS (SELECT 1 FROM names WHERE names.parent = ?"
-            " AND names.name = CAST(sessions.id AS BLOB)) LIMIT 1",
+    def owes_anything(self) -> bool:
+        """Whether any key is owed."""
+        return self._database.execute("SELECT 1 FROM work LIMIT 1").fetchone() is not None
+
+    def owes(self, session: str) -> bool:
+        """Whether a session has rows."""
+        found = self._database.execute("SELECT 1 FROM work WHERE session = ? LIMIT 1", (session,))
+        return found.fetchone() is not None
+
+    def work_count(self, session: str) -> int:
+        """Rows of a session."""
+        found = self._database.execute("SELECT count(*) FROM work WHERE session = ?", (session,))
+        return int(found.fetchone()[0])
+
+    def owing_sessions(self) -> list[tuple[SessionId, str]]:
+        """Known sessions that have rows, each with its ``owner_state``; there are few sessions, and may be many rows."""
+        return self._database.execute(
+            "SELECT id, owner_state FROM sessions WHERE EXISTS (SELECT 1 FROM work WHERE work.session = sessions.id)"
+        ).fetchall()
+
+    def unnamed_sessions(self) -> list[SessionId]:
+        """Sessions that were removed here and whose end is not committed yet."""
+        rows = self._database.execute(
+            "SELECT id FROM sessions WHERE NOT EXISTS (SELECT 1 FROM names WHERE names.parent = ?"
+            " AND names.name = CAST(sessions.id AS BLOB))",
             (ROOT_NUMBER,),
-        ).fetchone()
-        return row is not None
+        ).fetchall()
+        return [row[0] for row in rows]
 
     def work_in(self, prefix: str) -> list[str]:
         """Keys with work just below a prefix that ends in a slash."""

@@ -58,10 +58,10 @@ def test_clean_files_leave_a_full_cache_and_come_back_as_they_were(make_host: Ma
     fill(session)
     before, inodes = tree(session), numbers(session)
     host.wait_until_clean()
-    wait_until(lambda: used_bytes(host) < LIMIT_BYTES, 60)
+    wait_until(lambda: used_bytes(host) <= LIMIT_BYTES, 60)
     assert numbers(session) == inodes
     assert differences(before, tree(session)) == []
-    wait_until(lambda: used_bytes(host) < LIMIT_BYTES, 60)
+    wait_until(lambda: used_bytes(host) <= LIMIT_BYTES, 60)
     assert numbers(session) == inodes
     assert owed_files(host) == 0
     host.umount()
@@ -90,7 +90,7 @@ def test_what_is_open_mapped_or_owed_stays(make_host: MakeHost, bucket: Bucket) 
     os.close(descriptor)
     fill(session / "more")
     host.wait_until_clean()
-    wait_until(lambda: used_bytes(host) < LIMIT_BYTES, 60)
+    wait_until(lambda: used_bytes(host) <= LIMIT_BYTES, 60)
     here = {path.name for path in host.working_copy().rglob("*")}
     assert {"opened", "mapped"} <= here
     assert mapped[:] == bucket.read("sessions/s/mapped")
@@ -134,7 +134,7 @@ def test_nothing_leaves_while_the_store_is_stopped(own_server: SeaweedServer, ma
     assert differences(before, tree(session)) == []
     own_server.start()
     host.wait_until_clean()
-    wait_until(lambda: used_bytes(host) < LIMIT_BYTES, 60)
+    wait_until(lambda: used_bytes(host) <= LIMIT_BYTES, 60)
     assert differences(before, tree(session)) == []
 
 

@@ -190,7 +190,7 @@ def expected_keys(session: str, seen: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_session_reaches_the_bucket_and_comes_back_identical(
     host: Host, bucket: Bucket, make_host: MakeHost, source_tarball: Path, tmp_path: Path
 ) -> None:

@@ -47,7 +47,7 @@ def lose(rig: Rig) -> None:
 
 def torn(remote: FakeRemote) -> None:
     remote.add_file(remote.add_session("s"), b"log.jsonl", WHOLE + FRAGMENT)
-    remote.claims = [Claimed(2, is_unclean=True)]
+    remote.claims = [Claimed(is_unclean=True)]
 
 
 def hold_barrier(rig: Rig, number: int) -> int:

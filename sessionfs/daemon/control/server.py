@@ -69,8 +69,8 @@ class MountControl(Protocol):
     async def release(self, session: str) -> None:
         """Commit a session and give it up."""
 
-    async def resolve(self, key: str, take: str) -> None:
-        """End a conflict."""
+    async def resolve(self, key: str) -> None:
+        """End a conflict; whoever asks has put the file right."""
 
 
 class ControlServer:
@@ -221,7 +221,7 @@ class _Connection:
     async def _resolve(self, request: Request) -> object:
         if request.take not in TAKES or not request.key:
             raise InvalidRequestError("a conflict is ended by its key and 'theirs' or 'ours'")
-        await self._control.resolve(request.key, request.take)
+        await self._control.resolve(request.key)
         return {}
 
     def _progress_of(self, request: Request) -> ShowProgress:

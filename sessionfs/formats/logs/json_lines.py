@@ -70,11 +70,6 @@ def split_torn(raw: bytes) -> tuple[bytes, bytes]:
     return raw[:end], raw[end:]
 
 
-def whole_lines(raw: bytes) -> list[bytes]:
-    """Give the whole lines, without their newlines."""
-    return split_torn(raw)[0].split(NEWLINE)[:-1]
-
-
 def without_repetitions(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Give the lines of one file that say something new."""
     seen = Repetitions()

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import structlog
+import trio
 
 from sessionfs.formats.commit_messages import FrozenFile
 from sessionfs.model import keys, names
@@ -33,6 +34,7 @@ from sessionfs.working_copy.known_content import KnownObject, Prefix
 from sessionfs.working_copy.upload_journal import UploadJournal
 
 _CONCURRENT = 8
+_ROWS_AT_ONCE = 1000
 _log = structlog.get_logger("sessionfs.commit")
 
 
@@ -131,7 +133,10 @@ class Bringing:
         run = _Run(session, "", {}, Brought(), is_cold)
         objects = {known.key: known for known in self._journal.objects_below(keys.session_prefix(session))}
         renewed: list[Noted] = []
-        for one in noted:
+        for index, one in enumerate(noted):
+            if index % _ROWS_AT_ONCE == 0:
+                # A large session must not keep everything else from going on.
+                await trio.lowlevel.checkpoint()
             known = one.known
             now = objects.get(known.key) if known is not None else None
             if known is None or (now is not None and now.token == known.token and known.key not in unsure):

@@ -14,10 +14,9 @@ stays *changed*, and the next commit takes everything up again.
 from __future__ import annotations
 
 import msgspec
-import structlog
 import trio
 
-from sessionfs.formats.commit_marker import CommitMarker
+from sessionfs.formats import commit_marker
 from sessionfs.formats.commit_messages import Committed
 from sessionfs.formats.manifest import Manifest
 from sessionfs.model import keys, names
@@ -47,9 +46,6 @@ from sessionfs.working_copy.upload_journal import UploadJournal
 _ASKED_BY_NOBODY = frozenset({"timer", "retry", "sigterm"})
 """Triggers behind which no person or program stands: they do not confirm deletions that the brake holds."""
 _CHECKS = 3
-_PINS = 3
-_CONCURRENT_COPIES = 8
-_log = structlog.get_logger("sessionfs.commit")
 Fields = dict[str, str | int | float | bool]
 
 
@@ -162,8 +158,7 @@ class Committer:
         raise InternalError("the second try commits, or says why not")
 
     def _has_changed(self, row: SessionRow) -> bool:
-        owes = bool(self._journal.session_work(row.id))
-        return row.changed or owes or row.generation == 0
+        return row.changed or row.generation == 0 or self._journal.owes(row.id)
 
     async def _has_moved_database(self, row: SessionRow) -> bool:
         return await self._cuts.has_moved_database(row.id)
@@ -181,14 +176,15 @@ class Committer:
             entries = self._entries.build(noted, brought.contents, disk)
             more_objects, more_bytes = self._uploader.take_sent(row.id)
             recovery = "committed" if is_turn or row.recovery == "committed" else self._recovery
+            self._require_authority(row.id, cut.epoch)
+            # A claim of ours that came meanwhile has fenced the chain again.
+            base = self._journal.session(row.id) or row
             body = Manifest(
-                row.id, row.generation + 1, tuple(entries), previous=row.generation,
+                row.id, base.generation + 1, tuple(entries), previous=base.generation,
                 created_at=utc_text(self._clock.wall_ns()), trigger=trigger, epoch=cut.epoch,
                 holder=row.holder, recovery="committed" if recovery == "committed" else "live",
             )  # fmt: skip
-            self._require_authority(row.id, cut.epoch)
-            now = self._journal.session(row.id) or row
-            published = await self._chain.publish(body, now.manifest_token)
+            published = await self._chain.publish(body, base.manifest_token)
             for database in cut.databases.values():
                 self._cuts.note_committed(database)
             turn = row.turn + is_turn
@@ -284,7 +280,7 @@ class Committer:
         epoch = self._authority.epoch(row.id)
         with self._journal.transaction():
             self._journal.release_held(row.id)
-        problems = await self._bringing.flush([work.key for work in self._journal.session_work(row.id)])
+        problems = await self._bringing.flush(self._journal.owed_keys(row.id))
         self._require_epoch(row.id, epoch)
         if problems:
             raise UnavailableError(f"session {row.id} is not removed yet: {next(iter(problems.values()))}")
@@ -318,18 +314,12 @@ class Committer:
 
     async def _put_marker(self, report: Committed, published: Published) -> None:
         session = SessionId(report.session)
-        marker = CommitMarker(
-            session=session,
-            generation=report.generation,
-            manifest_key=keys.generation_key(session, report.generation),
-            manifest_sha256=published.sha256,
-            trigger=report.trigger,
+        marker = commit_marker.of_generation(
+            published.manifest,
+            published.sha256,
             turn=report.turn,
             completed_at=report.completed_at,
-            objects=report.objects,
-            bytes=report.bytes,
             objects_uploaded=report.objects_uploaded,
-            objects_skipped=report.objects_skipped,
             bytes_uploaded=report.bytes_uploaded,
         )
         try:

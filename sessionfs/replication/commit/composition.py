@@ -57,7 +57,7 @@ def committer_of(
             uploader=uploader,
             authority=authority,
             noting=Noting(journal, uploader.files, exclusions),
-            databases=Databases(journal, uploader.files, uploader.databases),
+            databases=Databases(uploader.files, uploader.databases),
         ),
         bringing=Bringing(
             journal,

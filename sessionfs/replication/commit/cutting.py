@@ -28,10 +28,11 @@ from sessionfs.replication.hydration.fan_out import for_each
 from sessionfs.replication.uploader import Uploader
 from sessionfs.replication.uploads.attempts import REMEMBERED_NS
 from sessionfs.replication.uploads.authority import Authority
+from sessionfs.replication.uploads.sqlite_image import database_path_of
 from sessionfs.replication.uploads.subjects import Prepared
 from sessionfs.working_copy.journal_tree import SessionRow
 from sessionfs.working_copy.known_content import KnownObject
-from sessionfs.working_copy.upload_journal import UploadJournal
+from sessionfs.working_copy.upload_journal import Mark, UploadJournal
 
 _PINS = 3
 _CONCURRENT_COPIES = 8
@@ -142,12 +143,13 @@ class Cuts:
         self._log.apply()
         try:
             for left in reversed(range(_PINS)):
+                marks = self._noting.marks(row.id)
                 owed = self._noting.owed_numbers(row.id)
                 changing = [*owed.values(), *self._noting.written_paths(row.id)]
                 fresh = [path for path in changing if path not in databases]
                 databases |= await self._databases.pin(row.id, fresh, set(owed.values()))
                 async with self._log.held():
-                    held = await self._hold(row, commit, databases, is_last=not left)
+                    held = await self._hold(row, commit, databases, marks, is_last=not left)
                     if held is not None:
                         return self._note(row, held, databases, confirms_deletions=confirms_deletions)
                 # A first write between the pins and the barrier, or a log that was not read far enough: once more.
@@ -166,10 +168,11 @@ class Cuts:
         row: SessionRow,
         commit: str,
         databases: dict[bytes, DatabaseCut],
+        pinned: Mapping[str, Mark],
         *,
         is_last: bool,
     ) -> BarrierHeld | None:
-        """Take the cut while the log is held; None when it must be taken again."""
+        """Take the cut while the log is held; None when it must be taken again: `pinned` is what was owed at the pins."""
         # Of this very position: what became owed while the databases were pinned is not among the daemon's newer records.
         owed = self._noting.owed_numbers(row.id)
         imaged = [number for number, path in owed.items() if path in databases]
@@ -177,7 +180,7 @@ class Cuts:
             Barrier(row.id, commit, sorted(owed), self._log.position, paths=owed, unkept=imaged)
         )
         self._log.apply_up_to(held.log_position)
-        if not is_last and (held.is_behind or await self._unpinned(row.id, databases)):
+        if not is_last and (held.is_behind or await self._unpinned(row.id, databases, pinned, owed)):
             return None
         if held.is_behind:
             raise UnavailableError(
@@ -185,9 +188,18 @@ class Cuts:
             )
         return held
 
-    async def _unpinned(self, session: SessionId, pinned: Mapping[bytes, DatabaseCut]) -> list[bytes]:
-        paths = [path for path in self._noting.owed_numbers(session).values() if path not in pinned]
-        return await self._databases.find(session, paths)
+    async def _unpinned(
+        self,
+        session: SessionId,
+        databases: Mapping[bytes, DatabaseCut],
+        pinned: Mapping[str, Mark],
+        owed: Mapping[int, bytes],
+    ) -> list[bytes]:
+        """Databases that became so since the pins: everything else was looked at then, and nothing has happened to it."""
+        fresh = self._noting.owed_numbers(session, since=pinned)
+        beside = {database_path_of(path) for path in fresh.values()} & {*owed.values()}
+        paths = {*fresh.values(), *self._noting.written_among(owed), *beside} - databases.keys()
+        return await self._databases.find(session, sorted(path for path in paths if path))
 
     def _note(
         self,
@@ -223,7 +235,7 @@ class Cuts:
             self._journal.set_meta(pending(row.id), "1")
             if confirms_deletions:
                 self._journal.release_held(row.id)
-            wanted = [work.key for work in self._journal.session_work(row.id)]
+            wanted = list(self._journal.owed_keys(row.id))
         return Cut(row, epoch, noted, databases, versions, wanted, adopted, held.pause_seconds)
 
     async def image_databases(self, cut: Cut) -> None:

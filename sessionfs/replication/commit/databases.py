@@ -21,7 +21,6 @@ from sessionfs.replication.uploads.sqlite_image import DatabaseImages
 from sessionfs.replication.uploads.stable_image import Image, Known, image_of_database, measure_image
 from sessionfs.replication.uploads.working_files import SQLITE_MAGIC, Identity, WorkingFiles, identity_of
 from sessionfs.working_copy.exclusions import SQLITE_SIDE_SUFFIXES
-from sessionfs.working_copy.upload_journal import UploadJournal
 from sessionfs.working_copy.writers import has_writer
 
 _WRITTEN_SUFFIXES = (b"-wal", b"-journal")
@@ -73,13 +72,11 @@ class Databases:
     """Finds, pins and images the databases that a commit must take.
 
     Args:
-        journal: What is owed.
         files: The working copy.
         images: Talks to SQLite.
     """
 
-    def __init__(self, journal: UploadJournal, files: WorkingFiles, images: DatabaseImages) -> None:
-        self._journal = journal
+    def __init__(self, files: WorkingFiles, images: DatabaseImages) -> None:
         self._files = files
         self._images = images
         self._imaged: dict[tuple[str, bytes], tuple[Identity | None, ...]] = {}

@@ -101,7 +101,7 @@ class ListingCheck:
         return (
             self._is_in_flight(key)
             or self._journal.work(key) is not None
-            or bool(self._journal.attempts(key))
+            or any(not is_settled for _, is_settled in self._journal.attempts(key))
             or self._journal.object(key) != known
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sessionfs.formats.commit_messages import FrozenFile
@@ -19,7 +19,7 @@ from sessionfs.replication.uploads.working_files import WorkingFiles
 from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.journal_tree import Node, SessionRow
 from sessionfs.working_copy.known_content import KnownObject
-from sessionfs.working_copy.upload_journal import UploadJournal
+from sessionfs.working_copy.upload_journal import Mark, UploadJournal
 
 _KINDS = frozenset({stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK})
 
@@ -74,14 +74,23 @@ class Noting:
         self._files = files
         self._exclusions = exclusions
 
-    def owed_numbers(self, session: str) -> dict[int, bytes]:
-        """Inodes at whose keys something is owed, with one path inside the session each."""
-        found: dict[int, bytes] = {}
-        for row in self._journal.session_work(session):
-            wanted = self._journal.wanted(row.key)
-            if wanted is not None and wanted.node.present:
-                found[wanted.node.number] = wanted.path
-        return found
+    def marks(self, session: str) -> Mapping[str, Mark]:
+        """What is owed, by key, with its last mark."""
+        return self._journal.owed_keys(session)
+
+    def owed_numbers(self, session: str, *, since: Mapping[str, Mark] | None = None) -> dict[int, bytes]:
+        """Inodes on this disk at whose keys something is owed, with one path inside the session each.
+
+        Args:
+            session: The session.
+            since: `marks` of an earlier moment: what was not marked again since is left out.
+        """
+        owed, before = self._journal.owed_keys(session), since or {}
+        return dict(self._journal.present_at(key for key, mark in owed.items() if before.get(key) != mark))
+
+    def written_among(self, owed: Mapping[int, bytes]) -> list[bytes]:
+        """Paths of the inodes that a descriptor may write."""
+        return [owed[number] for number in self._journal.nodes_with_writers() if number in owed]
 
     def written_paths(self, session: str) -> list[bytes]:
         """Files that a descriptor may write; of a database's side file, the database."""
@@ -122,7 +131,7 @@ class Noting:
         tree.sort(key=lambda pair: pair[0])
         names = Counter(node.number for _, node in tree)
         objects = {known.key: known for known in self._journal.objects_below(keys.session_prefix(row.id))}
-        owed = {work.key for work in self._journal.session_work(row.id)}
+        owed = self._journal.owed_keys(row.id)
         noted: list[Noted] = []
         for path, node in tree:
             key = keys.live_key(row.id, path, is_directory=node.is_directory)

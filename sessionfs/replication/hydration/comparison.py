@@ -22,6 +22,7 @@ from sessionfs.formats import extended_attributes
 from sessionfs.formats.link_messages import (
     FIRST_REMOTE_NUMBER,
 )
+from sessionfs.formats.manifest import Manifest
 from sessionfs.model import keys
 from sessionfs.model.errors import OwnershipLostError
 from sessionfs.model.names import SessionId
@@ -66,7 +67,7 @@ class _Pass:
     before: dict[str, KnownObject]
     survey: Survey
     rows: TreeRows
-    is_same_chain: bool
+    is_same_generation: bool
     keeps_files: bool
     found: Differences = field(default_factory=Differences)
 
@@ -217,15 +218,14 @@ class Comparison:
             return Differences()
         rows = TreeRows(self._journal, survey.session)
         rows.join_groups(survey)
-        is_same_chain = row.manifest_token == survey.manifest_token
-        keeps_files = is_ours(row) and is_same_chain
-        work = _Pass(survey.session, before, survey, rows, is_same_chain, keeps_files)
+        keeps_files = is_ours(row) and row.manifest_token == survey.manifest_token
+        work = _Pass(survey.session, before, survey, rows, _is_same_generation(row, survey), keeps_files)
         for key in sorted(before.keys() - survey.listed.keys(), reverse=True):
             if self._is_settled(work, key):
                 self._vanish(work, before[key])
         for path in sorted(described, key=lambda path: path.split(b"/")):
             entry = described[path]
-            if not entry.key or self._is_settled(work, entry.key):
+            if not entry.key or self._is_settled(work, entry.key, entry.write_id):
                 self._change(work, entry)
         if not is_ours(row) and not survey.exists:
             self._vanish_session(work, row.root)
@@ -236,9 +236,9 @@ class Comparison:
         self.note_read(survey)
         return work.found
 
-    def _is_settled(self, work: _Pass, key: str) -> bool:
+    def _is_settled(self, work: _Pass, key: str, write_id: str = "") -> bool:
         """Whether a key is clean, and what is known of it did not change during the comparison."""
-        return self._journal.object(key) == work.before.get(key) and not is_busy(self._journal, key)
+        return self._journal.object(key) == work.before.get(key) and not is_busy(self._journal, key, write_id)
 
     def _change(self, work: _Pass, entry: RemoteEntry) -> None:
         number = self._journal.resolve(work.session, entry.path)
@@ -296,7 +296,7 @@ class Comparison:
             return
         work.rows.set_attributes(node.number, entry)
         # Without another commit nobody names anew what is forgotten here.
-        work.rows.set_content(node.number, entry, may_have_grown=work.is_same_chain)
+        work.rows.set_content(node.number, entry, may_have_grown=work.is_same_generation)
 
     def _vanish(self, work: _Pass, known: KnownObject) -> None:
         """Remove what the bucket no longer has."""
@@ -390,18 +390,50 @@ def is_ours(row: SessionRow) -> bool:
     return row.owner_state == "held" or (row.written and row.owner_state == "")
 
 
-def is_busy(journal: UploadJournal, key: str) -> bool:
-    """Whether a key belongs to the uploader now."""
-    return journal.work(key) is not None or bool(journal.attempts(key)) or bool(journal.related_work(key))
+def _is_same_generation(row: SessionRow, survey: Survey) -> bool:
+    """Whether nobody committed since the journal was told what is named; a claim writes the newest generation again, under another token."""
+    if survey.manifest is None:
+        return survey.manifest_unchanged or row.manifest_token == survey.manifest_token
+    return survey.manifest.generation == row.generation
+
+
+def is_busy(journal: UploadJournal, key: str, write_id: str = "") -> bool:
+    """Whether a key belongs to the uploader now.
+
+    Args:
+        journal: What is owed and under way.
+        key: The key.
+        write_id: Of the object that is there. One that an old put of ours wrote, which arrived late, is the uploader's too: it says nothing of
+            what others did.
+    """
+    return (
+        journal.work(key) is not None
+        or any(not is_settled or write_id == sent for sent, is_settled in journal.attempts(key))
+        or bool(journal.related_work(key))
+    )
 
 
 def busy_test(journal: UploadJournal, session: str) -> Callable[[str], bool]:
     """Give `is_busy` for many keys of a session at one moment: most sessions owe nothing when they are looked at."""
     prefix = keys.session_prefix(SessionId(session))
-    sent = (*journal.attempted_keys(settled=False), *journal.attempted_keys(settled=True))
+    sent = journal.attempted_keys(settled=False)
     if not journal.session_work(session) and not any(key.startswith(prefix) for key, _ in sent):
         return lambda _key: False
     return lambda key: is_busy(journal, key)
+
+
+def require_chain(session: SessionId, newest: Manifest, most_epoch: int) -> None:
+    """Refuse a chain that a later owner than this host has fenced: nothing of ours may be built on it.
+
+    Raises:
+        OwnershipLostError: It is.
+    """
+    if newest.epoch > most_epoch:
+        raise OwnershipLostError(
+            f"session {session} was fenced by another host (epoch {newest.epoch}, ours is {most_epoch})",
+            holder=newest.holder,
+            remedy="claim the session again",
+        )
 
 
 def require_epoch(session: SessionId, entries: Iterable[RemoteEntry], most_epoch: int) -> None:

@@ -22,11 +22,9 @@ from sessionfs.formats.manifest import ManifestEntry
 from sessionfs.model import keys
 from sessionfs.model.errors import CorruptDataError, ObjectNotFoundError
 from sessionfs.model.names import SessionId
-from sessionfs.replication.hydration.manifest_chain import ManifestChain, NewerGenerations
+from sessionfs.replication.hydration.manifest_chain import NewerGenerations
 from sessionfs.replication.trio_store import READ_TRIES, TrioStore
 from sessionfs.stores.base import ObjectStat
-
-__all__ = ["EMPTY_SHA256", "ManifestChain", "NamedContent", "NewerGenerations", "Source"]
 
 EMPTY_SHA256 = hashlib.sha256().hexdigest()
 """Of no bytes: a file of that sum needs no source."""

@@ -6,8 +6,7 @@ with another setting takes it over anew.
 
 from __future__ import annotations
 
-from sessionfs.model.errors import OwnershipLostError
-from sessionfs.replication.hydration.comparison import Comparison, Differences, is_ours
+from sessionfs.replication.hydration.comparison import Comparison, Differences, is_ours, require_chain
 from sessionfs.replication.hydration.exact_comparison import ExactComparison
 from sessionfs.replication.hydration.survey import RemoteTree, Survey
 from sessionfs.replication.hydration.tree_rows import TreeRows
@@ -82,11 +81,8 @@ class News:
             return await self._take_exact(row, survey)
         now = self._journal.session(row.id)
         most_epoch = now.epoch if now is not None and now.owner_state == _HELD else -1
-        if most_epoch >= 0 and survey.manifest is not None and survey.manifest.epoch > most_epoch:
-            raise OwnershipLostError(
-                f"session {row.id} was fenced by another host (epoch {survey.manifest.epoch}, ours is {most_epoch})",
-                holder=survey.manifest.holder,
-            )
+        if most_epoch >= 0 and survey.manifest is not None:
+            require_chain(row.id, survey.manifest, most_epoch)
         # Tokens and times that were never seen in a listing prove nothing.
         found = await self._comparison.compare(survey, before, everything=was_exact, most_epoch=most_epoch)
         with self._journal.transaction():

@@ -188,13 +188,6 @@ class ReadOnlyTrees:
         sha256 = object_metadata.decode_provenance(user).sha256
         return KnownObject(key, 0, found.token, "", sha256, found.size_bytes, _FILE, 0, 0, 0, "")
 
-    def forget_all(self) -> None:
-        """Forget the rows of every read-only tree; what is of them in the working copy is the caller's to remove, before or after."""
-        with self._journal.transaction():
-            for row in self._journal.sessions():
-                if is_read_only_tree(row.id):
-                    self._forget(row.id, row.root)
-
     # --- generations
 
     async def _open_generation(self, session: SessionId, tree: str, generation: int) -> int | None:
@@ -274,12 +267,6 @@ class ReadOnlyTrees:
         self._journal.update_session(tree, tree_of=generation)
         root = self._journal.child(ROOT_NUMBER, tree.encode())
         return root if root is not None else 0
-
-    def _forget(self, tree: str, root: int) -> None:
-        for _, number, _ in reversed(list(self._journal.below(root, b""))):
-            for parent, name in self._journal.names_of(number):
-                self._journal.unlink(parent, name)
-        self._journal.remove_session(tree)
 
 
 def _parsed(tree: str) -> tuple[SessionId, str, int]:

@@ -5,35 +5,22 @@ The order of a commit's steps is in ``replication/commit/manifest_chain.py``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 
+from sessionfs.formats import commit_marker
 from sessionfs.formats import manifest as manifests
 from sessionfs.formats.commit_marker import CommitMarker
 from sessionfs.formats.manifest import Manifest
-from sessionfs.model import keys, roots
+from sessionfs.model import keys
 from sessionfs.model.clock import Clock, utc_text
 from sessionfs.model.errors import OwnershipLostError, SessionFSError
 from sessionfs.model.settings import ReplicationSettings
-from sessionfs.replication.commit.manifest_chain import ManifestChain
+from sessionfs.replication.commit.manifest_chain import ManifestChain, Published
 from sessionfs.replication.maintenance.holding import Held
 from sessionfs.replication.maintenance.patient_store import PatientStore
 from sessionfs.replication.trio_store import Landed
 from sessionfs.stores.base import IfAbsent, IfMatch, Token
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A generation that was committed.
-
-    Attributes:
-        manifest: The generation.
-        token: Of ``manifest.json``.
-        is_marker_lagging: The marker could not be written; the commit counts, and the next one writes it anew.
-    """
-
-    manifest: Manifest
-    token: str
-    is_marker_lagging: bool = False
 
 
 class ChainWriter:
@@ -50,8 +37,8 @@ class ChainWriter:
         self._clock = clock
         self._chain = ManifestChain(patient.store, clock, settings)
 
-    async def commit(self, held: Held, body: Manifest) -> Committed:
-        """Make a generation the newest.
+    async def commit(self, held: Held, body: Manifest) -> Published:
+        """Make a generation the newest. A marker that cannot be written lags: the commit counts, ``verify`` says so, and the next one writes it anew.
 
         Args:
             held: The session, owned.
@@ -74,13 +61,11 @@ class ChainWriter:
         )
         held.check()
         published = await self._chain.publish(body, held.token)
-        body = published.manifest
-        marker = marker_of(body, published.sha256, held.newest, completed_at=utc_text(self._clock.wall_ns()))
-        try:
+        completed_at = utc_text(self._clock.wall_ns())
+        marker = marker_of(published.manifest, published.sha256, held.newest, completed_at=completed_at)
+        with suppress(SessionFSError):
             await self._chain.put_marker(marker)
-        except SessionFSError:
-            return Committed(body, published.token, is_marker_lagging=True)
-        return Committed(body, published.token)
+        return published
 
     async def hide(self, held: Held, trigger: str) -> Held:
         """Let ``manifest.json`` say that a session without a generation is none, until one is committed.
@@ -106,7 +91,7 @@ class ChainWriter:
 
 
 def marker_of(body: Manifest, sha256: str, before: Manifest | None, *, completed_at: str) -> CommitMarker:
-    """Make the marker of a generation.
+    """Make the marker of a generation of which only the one before it says what was sent.
 
     Args:
         body: The generation.
@@ -116,16 +101,10 @@ def marker_of(body: Manifest, sha256: str, before: Manifest | None, *, completed
     """
     had = {(entry.path, entry.token) for entry in before.entries} if before is not None else set()
     fresh = [entry for entry in body.entries if (entry.path, entry.token) not in had]
-    return CommitMarker(
-        session=body.session,
-        generation=body.generation,
-        manifest_key=keys.generation_key(roots.unit_id(body.session), body.generation),
-        manifest_sha256=sha256,
-        trigger=body.trigger,
+    return commit_marker.of_generation(
+        body,
+        sha256,
         completed_at=completed_at,
-        objects=len(body.entries),
-        bytes=sum(entry.size_bytes for entry in body.entries),
         objects_uploaded=len(fresh),
-        objects_skipped=len(body.entries) - len(fresh),
         bytes_uploaded=sum(entry.size_bytes for entry in fresh),
     )

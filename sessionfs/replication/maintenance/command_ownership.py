@@ -16,7 +16,6 @@ from sessionfs.model.clock import Clock, boot_id
 from sessionfs.model.errors import OwnershipLostError, SessionAlreadyOwnedError, SessionFSError
 from sessionfs.model.names import SessionId
 from sessionfs.model.settings import ReplicationSettings
-from sessionfs.replication.maintenance.holding import Claimed
 from sessionfs.replication.ownership.holdings import Claim
 from sessionfs.replication.ownership.owner import Ownership
 from sessionfs.replication.trio_store import TrioStore
@@ -57,7 +56,7 @@ class CommandOwnership:
         """Who we are."""
         return self._ownership.holder
 
-    async def claim(self, session: SessionId) -> Claimed:
+    async def claim(self, session: SessionId) -> Claim:
         """Own a session; there is no working copy that could be behind."""
         if self._journal.session(session) is None:
             self._journal.add_session(

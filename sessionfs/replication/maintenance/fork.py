@@ -17,8 +17,7 @@ from sessionfs.model.errors import ConflictError, InvalidRequestError, NotFoundE
 from sessionfs.model.names import SessionId
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.hydration.fan_out import for_each
-from sessionfs.replication.hydration.manifest_chain import ManifestChain
-from sessionfs.replication.hydration.named_content import NewerGenerations
+from sessionfs.replication.hydration.manifest_chain import ManifestChain, NewerGenerations
 from sessionfs.replication.maintenance.chain_writing import ChainWriter
 from sessionfs.replication.maintenance.holding import Exclusive, Held, holding
 from sessionfs.replication.maintenance.in_place import AT_ONCE, Progress, no_progress, placing_order

@@ -16,28 +16,9 @@ import trio
 from sessionfs.formats.manifest import Manifest
 from sessionfs.model.errors import OwnershipLostError, SessionFSError, UnavailableError
 from sessionfs.model.names import SessionId
+from sessionfs.replication.ownership.holdings import Claim
 
 _RELEASE_SECONDS = 10.0
-
-
-class Claimed(Protocol):
-    """What a claim gives; see ``replication/ownership``."""
-
-    @property
-    def epoch(self) -> int:
-        """Ours, higher than any before."""
-
-    @property
-    def is_presumed(self) -> bool:
-        """The store did not answer."""
-
-    @property
-    def manifest(self) -> Manifest | None:
-        """``manifest.json`` after the fence."""
-
-    @property
-    def manifest_token(self) -> str:
-        """Its token."""
 
 
 class Exclusive(Protocol):
@@ -47,7 +28,7 @@ class Exclusive(Protocol):
     def holder(self) -> str:
         """Who we are."""
 
-    async def claim(self, session: SessionId) -> Claimed:
+    async def claim(self, session: SessionId) -> Claim:
         """Own a session, or raise ``SessionAlreadyOwnedError``."""
 
     async def release(self, session: SessionId) -> None:

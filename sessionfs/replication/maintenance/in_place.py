@@ -20,8 +20,8 @@ from sessionfs.model.errors import InvalidRequestError
 from sessionfs.model.names import SessionId
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.hydration.fan_out import for_each
-from sessionfs.replication.hydration.manifest_chain import ManifestChain
-from sessionfs.replication.hydration.named_content import NewerGenerations, is_content
+from sessionfs.replication.hydration.manifest_chain import ManifestChain, NewerGenerations
+from sessionfs.replication.hydration.named_content import is_content
 from sessionfs.replication.maintenance.chain_writing import ChainWriter
 from sessionfs.replication.maintenance.holding import Exclusive, Held, holding
 from sessionfs.replication.maintenance.keeping import Keeping

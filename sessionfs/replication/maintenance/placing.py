@@ -18,10 +18,10 @@ from sessionfs.formats.object_metadata import FileAttributes
 from sessionfs.model import keys, names
 from sessionfs.model.errors import CorruptDataError, PreconditionFailedError
 from sessionfs.model.names import SessionId
+from sessionfs.replication.hydration.manifest_chain import NewerGenerations
 from sessionfs.replication.hydration.named_content import (
     EMPTY_SHA256,
     NamedContent,
-    NewerGenerations,
     Source,
 )
 from sessionfs.replication.maintenance.patient_store import PatientStore

@@ -22,8 +22,7 @@ from sessionfs.model.errors import ConflictError, CorruptDataError, InvalidReque
 from sessionfs.model.names import SessionId
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.hydration.fan_out import for_each
-from sessionfs.replication.hydration.manifest_chain import ManifestChain
-from sessionfs.replication.hydration.named_content import NewerGenerations
+from sessionfs.replication.hydration.manifest_chain import ManifestChain, NewerGenerations
 from sessionfs.replication.maintenance.in_place import AT_ONCE, Progress, no_progress
 from sessionfs.replication.maintenance.verified_bytes import VerifiedBytes, disk_error
 from sessionfs.replication.trio_store import TrioStore

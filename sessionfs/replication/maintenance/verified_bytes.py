@@ -16,10 +16,10 @@ from sessionfs.model.errors import (
     PreconditionFailedError,
 )
 from sessionfs.model.names import SessionId
+from sessionfs.replication.hydration.manifest_chain import NewerGenerations
 from sessionfs.replication.hydration.named_content import (
     EMPTY_SHA256,
     NamedContent,
-    NewerGenerations,
     Source,
 )
 from sessionfs.replication.trio_store import READ_TRIES, TrioStore

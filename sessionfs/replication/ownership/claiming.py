@@ -131,7 +131,6 @@ class Claiming:
             epoch=acquired.epoch,
             manifest=fenced.manifest,
             manifest_token=fenced.token,
-            manifest_ns=fenced.modified_ns,
             is_news=is_news,
             how=acquired.how,
             record_token=acquired.token,

@@ -17,7 +17,6 @@ import stat
 from collections.abc import Callable
 from typing import Protocol
 
-import structlog
 import trio
 
 from sessionfs.formats import object_metadata
@@ -47,7 +46,6 @@ REASON = "owed when ownership was lost"
 
 _CONCURRENT = 4
 _HOLDER_DIGITS = 8
-_log = structlog.get_logger("sessionfs.ownership")
 
 
 class Uploads(Protocol):
@@ -110,7 +108,7 @@ class Estrangement:
         """
         async with self._alone:
             await for_each(self._journal.session_work(session), self._one, limit=_CONCURRENT)
-            left = len(self._journal.session_work(session))
+            left = self._journal.work_count(session)
             if not left:
                 self._finish_session(session)
             return left

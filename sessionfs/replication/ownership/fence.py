@@ -43,12 +43,10 @@ class Base:
     Attributes:
         manifest: None when there is none.
         token: "" when there is none.
-        modified_ns: The store's time of it, 0 when there is none.
     """
 
     manifest: Manifest | None = None
     token: str = ""
-    modified_ns: int = 0
 
     @property
     def epoch(self) -> int:
@@ -63,12 +61,10 @@ class Fenced:
     Attributes:
         manifest: Ours.
         token: Of ``manifest.json``.
-        modified_ns: The store's time of the manifest that was fenced, 0 when there was none: nothing in it is younger.
     """
 
     manifest: Manifest
     token: str
-    modified_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +105,7 @@ class Fence:
         except ObjectNotFoundError:
             return Base()
         manifest = await trio.to_thread.run_sync(manifests.decode, raw, key)
-        return Base(manifest, found.token, found.modified_ns)
+        return Base(manifest, found.token)
 
     async def put(
         self,
@@ -143,12 +139,12 @@ class Fence:
                 if (manifest.epoch, manifest.holder) != (epoch, holder):
                     return Outranked(manifest.epoch)
                 # An attempt of this very acquisition that was not seen to arrive.
-                return Fenced(manifest, base.token, base.modified_ns)
+                return Fenced(manifest, base.token)
             note(base)
             ours = self._fencing(session, base, epoch, holder)
             token = await self._send(session, ours, base)
             if token:
-                return Fenced(ours, token, base.modified_ns)
+                return Fenced(ours, token)
             if not await is_ours():
                 raise OwnershipLostError(f"session {session} was taken over while it was claimed")
             base = await self.read(session)

@@ -19,7 +19,6 @@ class Claim:
         manifest: ``manifest.json`` after the fence: the base of everything; generation 0 for a session that has none. None while presumed, and when
             a session is claimed that is ours and has no news.
         manifest_token: Its token: the condition of the next commit. "" while presumed.
-        manifest_ns: The store's time of the manifest before the fence, 0 for none.
         is_news: The bucket may hold what our journal does not know: clean files may be old, owed ones are conflicts. Nothing
             of the session is sent until `Ownership.note_caught_up`.
         how: What allowed it; "" while presumed.
@@ -30,7 +29,6 @@ class Claim:
     is_presumed: bool = False
     manifest: Manifest | None = None
     manifest_token: str = ""
-    manifest_ns: int = 0
     is_news: bool = False
     how: How | Literal[""] = ""
     record_token: str = ""

@@ -60,7 +60,7 @@ class Ownership:
         host: Name of this machine, for people.
         on_claimed: Told of every claim that no program waits for (after a restart, after an outage): whoever is told takes over its news, in
             a task of its own.
-        on_permitted: Called when requests that were not allowed for a while are again: the lease was at its end, or over, and nobody took anything.
+        on_permitted: Called when requests may be sent that were perhaps refused before: the lease was near its end, and nobody took anything.
     """
 
     def __init__(
@@ -83,7 +83,6 @@ class Ownership:
         self._host = host
         self._on_claimed = on_claimed
         self._on_permitted = on_permitted
-        self._was_silent = False
         self._notes = OwnershipNotes(journal)
         self._claiming = Claiming(
             journal, store, settings, clock, self._notes, raise_event=raise_event, host=host
@@ -296,8 +295,6 @@ class Ownership:
         if not self._is_needed():
             await self._heartbeat.end()
             return float("inf")
-        # Looked at before the beat: whoever was refused meanwhile must be told when it is over.
-        self._was_silent = self._was_silent or not self._heartbeat.allows_request
         return max(_SHORTEST_PAUSE_SECONDS, await self._heartbeat.beat_when_due())
 
     async def settle(self) -> None:
@@ -306,9 +303,7 @@ class Ownership:
             return
         await self._confirming.confirm_all()
         self._heartbeat.publish()
-        if self._was_silent and self._heartbeat.allows_request:
-            self._was_silent = False
-            self._on_permitted()
+        self._tell_permitted()
         for session in [name for name, holding in self._holdings.items() if holding.claim.is_presumed]:
             if not await self._settle_presumed(SessionId(session)):
                 return
@@ -407,3 +402,9 @@ class Ownership:
         if not holding.is_confirmed:
             await self._confirming.confirm(session)
             self._heartbeat.publish()
+            self._tell_permitted()
+
+    def _tell_permitted(self) -> None:
+        """Who was refused, for want of a beat or while a record was read again, may go on. Told after each: nobody counts refusals."""
+        if self._heartbeat.allows_request:
+            self._on_permitted()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from sessionfs.model import keys, names
 from sessionfs.model.clock import Clock, sortable_stamp
 from sessionfs.replication.trio_store import Landed, TrioStore, write_id_of
+from sessionfs.replication.uploads.attempts import known_object
 from sessionfs.stores.base import IfAbsent, ObjectMetadata, ObjectStat
 from sessionfs.working_copy.upload_journal import UploadJournal
 
@@ -61,6 +62,8 @@ class Conflicts:
         if not isinstance(outcome, Landed):
             return False
         with self._journal.transaction():
+            # Another name of the file may have lost these bytes: here they are.
+            self._journal.put_object(replace(known_object(found, target, 0), token=outcome.token))
             self._journal.add_conflict(target, live_key=key, holder=holder)
             self.announce(key, target, holder)
         return True

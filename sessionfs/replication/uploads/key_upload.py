@@ -256,10 +256,12 @@ class KeyUpload:
         )
 
     async def _is_elsewhere(self, known: KnownObject | None, subject: Subject) -> bool:
-        """Whether bytes that are not on this disk are under the key of their content, or can be: the object at their own key begins with them."""
+        """Whether bytes that are not on this disk are under the key of their content, or can be: a kept object, or the one at their key begins so."""
         content = subject.content
         what = (content.number, content.sha256, content.size_bytes)
         if await self._parking.find(subject.session, *what):
+            return True
+        if await self._parking.find_beginning(subject.session, *what):
             return True
         return known is not None and await self._parking.cut_off(subject.session, known, *what) is not None
 

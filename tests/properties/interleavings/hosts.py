@@ -419,7 +419,7 @@ class Host:
         self.kill_replication()
         for scope in self._scopes:
             scope.cancel()
-        log, core = self.log, self.core
+        log, core, page = self.log, self.core, self.page
         os.close(log._descriptor)
         log._descriptor = -1
         for handle in core._volume.handles.values():
@@ -430,7 +430,7 @@ class Host:
         self.goes_on.set()
         if self.process is not None:
             await self.process.ended.wait()
-        self.page.close()
+        page.close()
 
     async def end(self) -> None:
         """The search is over."""

@@ -193,7 +193,7 @@ def test_theirs_become_the_files_content_and_then_the_conflict_ends(
     assert (place / "s" / "a.txt").read_bytes() == b"theirs"
     assert (after.st_mode & 0o777, after.st_ino == inode) == (0o604, False)
     assert os.listdir(place / "s") == ["a.txt"]
-    assert mount.asked[-1] == ("resolve", {"key": key, "take": "theirs"})
+    assert mount.asked[-1] == ("resolve", {"key": key})
 
 
 def test_conflicts_of_a_shared_root_are_named_as_those_of_sessions(
@@ -223,7 +223,7 @@ def test_ours_stay_and_the_conflict_ends(mount: FakeMount, place: Path, tmp_path
     (place / "s" / "a.txt").write_bytes(b"ours")
     run("conflicts", place, "--take", "ours", key)
     assert (place / "s" / "a.txt").read_bytes() == b"ours"
-    assert mount.asked[-1] == ("resolve", {"key": key, "take": "ours"})
+    assert mount.asked[-1] == ("resolve", {"key": key})
 
 
 def test_theirs_that_cannot_be_had_change_nothing(mount: FakeMount, place: Path, tmp_path: Path) -> None:

@@ -131,8 +131,8 @@ class FakeMount:
     async def release(self, session: str) -> None:
         self._note("release", session=session)
 
-    async def resolve(self, key: str, take: str) -> None:
-        self._note("resolve", key=key, take=take)
+    async def resolve(self, key: str) -> None:
+        self._note("resolve", key=key)
 
     async def events(self, after: int, limit: int) -> EventList:
         self._note("events", after=after, limit=limit)

@@ -283,7 +283,7 @@ async def test_ownership_and_commits_are_asked_for_with_the_log_position(log: In
             asked.append(message)
         match message:
             case Claim():
-                return Claimed(3)
+                return Claimed(is_unclean=True)
             case Commit(session=session, trigger=trigger):
                 return Committed(session, 7, trigger=trigger)
             case ListGenerations():
@@ -292,12 +292,12 @@ async def test_ownership_and_commits_are_asked_for_with_the_log_position(log: In
 
     client = ReplicationClient(log, timeout_seconds=5)
     async with process(client, answer):
-        assert (await client.claim("s", force=True)).epoch == 3
+        assert (await client.claim("s", force=True)).is_unclean
         assert (await client.commit("s", "turn", is_turn=True)).generation == 7
         assert await client.list_generations("s") == [1, 4]
         await client.release("s")
         await client.release_all()
-        await client.resolve_conflict("k", "theirs")
+        await client.resolve_conflict("k")
     position = log.position
     assert asked == [
         Claim("s", position, force=True),
@@ -305,7 +305,7 @@ async def test_ownership_and_commits_are_asked_for_with_the_log_position(log: In
         ListGenerations("s"),
         Release("s", position),
         ReleaseAll(),
-        ResolveConflict("k", "theirs", position),
+        ResolveConflict("k", position),
     ]
 
 
@@ -419,13 +419,13 @@ async def test_a_claim_goes_on_while_requests_are_sent_and_ends_when_the_store_i
         nonlocal sent
         if isinstance(message, Claim):
             await trio.sleep(60 if is_silent else 3)
-            return Claimed(3)
+            return Claimed(is_unclean=True)
         sent += not is_silent
         return msgspec.structs.replace(status(), requests={"put": sent})
 
     client = ReplicationClient(log, timeout_seconds=1.0)
     async with process(client, answer):
-        assert (await client.claim("s")).epoch == 3
+        assert (await client.claim("s")).is_unclean
         is_silent = True
         with trio.fail_after(10), pytest.raises(UnavailableError):
             await client.claim("s")

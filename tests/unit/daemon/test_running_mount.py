@@ -59,8 +59,8 @@ class Parts:
         self.asked.append(("release", session))
         raise NotFoundError(session)
 
-    async def resolve_conflict(self, key: str, take: str) -> None:
-        self.asked.append(("resolve", key, take))
+    async def resolve_conflict(self, key: str) -> None:
+        self.asked.append(("resolve", key))
 
 
 @pytest.fixture
@@ -91,10 +91,10 @@ async def test_a_snapshot_has_the_names_of_the_commit(mount: RunningMount, parts
 
 async def test_claims_releases_and_conflicts_are_passed_on(mount: RunningMount, parts: Parts) -> None:
     await mount.claim("s", force=True)
-    await mount.resolve("k", "ours")
+    await mount.resolve("k")
     with pytest.raises(NotFoundError):
         await mount.release("t")
-    assert parts.asked == [("claim", "s", True), ("resolve", "k", "ours"), ("release", "t")]
+    assert parts.asked == [("claim", "s", True), ("resolve", "k"), ("release", "t")]
 
 
 async def test_people_name_shared_roots_by_their_paths(mount: RunningMount, parts: Parts) -> None:

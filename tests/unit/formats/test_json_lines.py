@@ -10,7 +10,6 @@ from sessionfs.formats.logs.json_lines import (
     last_lines,
     seq_of,
     split_torn,
-    whole_lines,
     without_repetitions,
 )
 
@@ -19,7 +18,6 @@ def test_what_follows_the_last_newline_is_torn() -> None:
     assert split_torn(b'{"a":1}\n{"b":') == (b'{"a":1}\n', b'{"b":')
     assert split_torn(b"whole\n") == (b"whole\n", b"")
     assert split_torn(b"torn") == (b"", b"torn")
-    assert whole_lines(b"a\n\nb\nc") == [b"a", b"", b"b"]
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 
+from sessionfs.formats import content_alias, object_metadata
+from sessionfs.formats.content_alias import ContentAlias
+from sessionfs.formats.object_metadata import FileAttributes, Provenance
 from sessionfs.model import keys
 from sessionfs.model.errors import OwnershipLostError, SessionFSError
 from sessionfs.replication.commit.databases import DatabaseCut
+from sessionfs.replication.hydrator import Hydrator
 from sessionfs.replication.ownership.holdings import Claim
 from sessionfs.replication.ownership.owner import Ownership
+from sessionfs.replication.trio_store import write_id_of
+from sessionfs.stores.base import ObjectMetadata, Unconditional
 from sessionfs.stores.memory import MemoryStore
+from sessionfs.working_copy.exclusions import Exclusions
 from sessionfs.working_copy.lease_page import LeasePage
 from tests.unit.replication.commit.commit_world import CommitWorld, read_generation
-from tests.unit.replication.commit.control_world import ControlWorld
+from tests.unit.replication.commit.control_world import (
+    ControlWorld,
+    claim_session,
+    commit_session,
+    other_host,
+)
 from tests.unit.replication.ownership.machines import BOOT_ID, Machine
 from tests.unit.replication.ownership.machines import SESSION as OWNED
 from tests.unit.replication.uploads.tree_world import SESSION, until
@@ -111,7 +125,6 @@ async def test_who_was_refused_at_the_end_of_the_lease_is_told_when_it_is_over(
     await a.own()
     await a.owner.pulse()
     await a.owner.settle()
-    assert not told
     for seconds in (40.0, 70.0):
         # In the reserve, and after the deadline.
         told.clear()
@@ -137,7 +150,7 @@ async def test_an_object_of_a_later_owner_found_while_catching_up_ends_the_claim
         await control.claim(SESSION)
         claim = await a.ownership.claim(SESSION)
         monkeypatch.setattr(a.hydrator, "catch_up", find)
-        a.control._behind.add(SESSION)
+        a.journal.set_meta(f"behind:{SESSION}", "1")
         with pytest.raises(OwnershipLostError):
             await control.settle(SESSION, claim)
     assert not a.ownership.owns(SESSION)
@@ -164,3 +177,152 @@ async def test_a_claim_whose_news_could_not_be_taken_over_is_settled_although_no
         with trio.fail_after(5.0):
             await until(lambda: a.key(b"f") in a.bucket())
     assert len(tries) > 1
+
+
+async def test_who_was_refused_while_a_claim_by_force_read_the_record_again_is_told_when_it_is_ours(
+    tmp_path: Path, store: MemoryStore
+) -> None:
+    a = Machine(tmp_path / "a", "a", store)
+    told: list[str] = []
+    a.owner = Ownership(
+        a.journal, a.owner._claiming.acquisition._store, a.settings, a.clock, page=LeasePage.open(a.layout.lease, BOOT_ID),
+        raise_event=lambda _name, _fields: None, tell=a.told.append, host="a",
+        on_permitted=lambda: told.append("again" if a.owner.may_change(OWNED) else "too early"),
+    )  # fmt: skip
+    a.make()
+    await a.own()
+    told.clear()
+    await a.owner.claim(OWNED, force=True)
+    assert told == ["again"]
+    a.close()
+
+
+async def test_an_old_put_of_ours_that_may_still_arrive_does_not_hide_what_others_wrote(
+    tmp_path: Path, store: MemoryStore
+) -> None:
+    a = CommitWorld(tmp_path, store=store)
+    a.write(b"f", b"of a")
+    await a.commit()
+    a.evict(b"f")
+    key = a.key(b"f")
+    a.journal.begin_attempt("late", key)
+    a.journal.settle_attempt("late")
+    hydrator = Hydrator(
+        a.journal,
+        a.trio_store,
+        a.layout,
+        a.settings,
+        a.clock,
+        Exclusions(()),
+        raise_event=a.journal.add_event,
+    )
+    a.put_of_epoch(b"f", b"of another owner", 1)
+    await hydrator.refresh_session(SESSION)
+    known = a.journal.object(key)
+    assert known is not None
+    assert known.token == store.head(key).token
+
+
+async def test_an_old_put_of_ours_that_arrived_late_is_no_news(tmp_path: Path, store: MemoryStore) -> None:
+    a = CommitWorld(tmp_path, store=store)
+    a.write(b"f", b"of a")
+    await a.commit()
+    a.evict(b"f")
+    key = a.key(b"f")
+    before = a.journal.object(key)
+    hydrator = Hydrator(
+        a.journal,
+        a.trio_store,
+        a.layout,
+        a.settings,
+        a.clock,
+        Exclusions(()),
+        raise_event=a.journal.add_event,
+    )
+    a.put_of_epoch(b"f", b"older", 1)
+    write_id = write_id_of(store.head(key))
+    a.journal.begin_attempt(write_id, key)
+    a.journal.settle_attempt(write_id)
+    await hydrator.refresh_session(SESSION)
+    assert a.journal.object(key) == before
+
+
+async def test_bytes_kept_as_the_beginning_of_more_are_put_back(tmp_path: Path) -> None:
+    world = CommitWorld(tmp_path)
+    world.write(b"a", b"named" * 100)
+    await world.commit()
+    before = world.tree()
+    world.evict(b"a")
+    # The owner before appended, then moved the file away: what was named he kept as the beginning of what he had.
+    whole = b"named" * 100 + b"appended by a stale owner"
+    of, named = (hashlib.sha256(body).hexdigest() for body in (whole, b"named" * 100))
+    provenance = object_metadata.encode(FileAttributes(0o100644, 0, 0, 0), Provenance(of, "theirs", 1, "l"))
+    world.memory.put(
+        keys.content_key(SESSION, of), whole, condition=Unconditional(), metadata=ObjectMetadata(provenance)
+    )
+    world.memory.put(
+        keys.alias_key(SESSION, named), content_alias.encode(ContentAlias(of, 500)), condition=Unconditional(),
+        metadata=ObjectMetadata(),
+    )  # fmt: skip
+    world.memory.delete(world.key(b"a"), condition=Unconditional())
+    world.write(b"b", b"something else")
+    await world.commit()
+    assert read_generation(world.memory) == {**before, b"b": b"something else"}
+
+
+async def test_bytes_that_are_only_in_a_conflicts_copy_are_put_back(tmp_path: Path) -> None:
+    world = CommitWorld(tmp_path)
+    world.write(b"a", b"known by its sum")
+    await world.settle()
+    world.evict(b"a")
+    # The owner before moved it, after this host had taken over: under its new name it is nothing of ours.
+    world.memory.delete(world.key(b"a"), condition=Unconditional())
+    world.put_of_epoch(b"m", b"known by its sum", 0)
+    await world.commit()
+    assert world.kept_aside() == [b"known by its sum"]
+    with suppress(SessionFSError):
+        await world.commit()
+    assert read_generation(world.memory) == {b"a": b"known by its sum"}
+
+
+async def test_a_chain_that_a_later_owner_fenced_is_no_base(tmp_path: Path, store: MemoryStore) -> None:
+    a = ControlWorld(tmp_path / "a", store)
+    a.write(b"f", b"of a")
+    await commit_session(a)
+    before = a.row()
+    b = await other_host(tmp_path / "b", store)
+    await claim_session(b, force=True)
+    async with a.at_work():
+        claim = replace(await a.ownership.claim(SESSION), manifest=None)
+        with pytest.raises(OwnershipLostError, match="fenced by another host"):
+            await a.hydrator.catch_up(SESSION, claim)
+    assert a.row().manifest_token == before.manifest_token
+
+
+async def test_a_restart_does_not_forget_that_old_bytes_are_still_on_this_disk(
+    tmp_path: Path, store: MemoryStore
+) -> None:
+    a = ControlWorld(tmp_path / "a", store)
+    a.write(b"f", b"of a")
+    await commit_session(a)
+    async with a.at_work() as control:
+        await control.release(SESSION)
+    b = await other_host(tmp_path / "b", store)
+    await claim_session(b)
+    b.write(b"f", b"of b")
+    await commit_session(b)
+    async with b.at_work() as control:
+        await control.release(SESSION)
+    async with a.at_work() as control:
+        changes = await control.claim(SESSION)
+        assert changes.changes is not None
+        assert changes.changes.files == [a.number(b"f")]
+        assert not control.is_open(SESSION)
+    a.start()
+    async with a.at_work() as control:
+        claimed = await control.claim(SESSION)
+        assert claimed.changes is not None
+        assert claimed.changes.files == [a.number(b"f")]
+        assert not control.is_open(SESSION)
+        await a.drop(claimed.changes)
+        assert control.is_open(SESSION)

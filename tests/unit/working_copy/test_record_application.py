@@ -558,3 +558,33 @@ def test_a_commit_that_fails_leaves_no_open_transaction(host: Host) -> None:
     with host.journal.transaction():
         host.journal.set_meta("kept", "1")
     assert host.journal.meta("kept") == "1"
+
+
+@pytest.mark.parametrize("operation", [Operation.CREATE, Operation.LINK, Operation.RENAME])
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_what_a_program_did_not_see_at_a_name_is_not_known_as_what_it_replaces(
+    host: Host, operation: Operation, is_seen: bool
+) -> None:
+    """A comparison found another's file there a moment ago: the next put must meet it, and keep it aside."""
+    number = host.make(Operation.CREATE, host.session, "f", "s/f")
+    host.apply()
+    far = _far(host, host.session, b"m")
+    host.journal.put_object(
+        KnownObject("sessions/s/m", far, "t", "w", "a" * 64, 3, stat.S_IFREG | 0o600, 0, 0, 7, "l", 1)
+    )
+    host.journal.name_object("sessions/s/m")
+    seen = far if is_seen and operation == Operation.RENAME else 0
+    if operation == Operation.CREATE:
+        host.make(operation, host.session, "m", "s/m")
+    else:
+        sequence = host.log.begin(
+            operation, number=number, parent=host.session, name=b"f", new_parent=host.session, new_name=b"m",
+            replaced=seen,
+        )  # fmt: skip
+        move = os.link if operation == Operation.LINK else os.rename
+        move(host.path("s/f"), host.path("s/m"))
+        host.log.finish(sequence, number=number)
+    host.apply()
+    assert "m" in host.owed()
+    assert (host.journal.object("sessions/s/m") is None) == (not seen)
+    assert [prefix.is_proven for prefix in host.journal.prefixes("sessions/s/m")] == ([] if seen else [False])

@@ -20,8 +20,8 @@ from sessionfs.model.errors import (
 from sessionfs.model.names import SessionId
 from sessionfs.replication.hydration.fetches.damage import Damage
 from sessionfs.replication.hydration.fetches.fetching import ObjectFetcher
-from sessionfs.replication.hydration.manifest_chain import ManifestChain
-from sessionfs.replication.hydration.named_content import EMPTY_SHA256, NamedContent, NewerGenerations, Source
+from sessionfs.replication.hydration.manifest_chain import ManifestChain, NewerGenerations
+from sessionfs.replication.hydration.named_content import EMPTY_SHA256, NamedContent, Source
 from sessionfs.replication.trio_store import TrioStore
 from sessionfs.working_copy.known_content import KnownObject
 

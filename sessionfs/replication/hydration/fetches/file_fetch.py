@@ -293,7 +293,11 @@ class FileFetch:
             entry = self._comparison.pending(known.key)
             if entry is not None and len(self._journal.names_of(node.number)) == 1:
                 live = keys.parse_live_key(known.key)
-                if live is not None and stat.S_ISREG(entry.mode) and not is_busy(self._journal, known.key):
+                if (
+                    live is not None
+                    and stat.S_ISREG(entry.mode)
+                    and not is_busy(self._journal, known.key, entry.write_id)
+                ):
                     self._replace(node.number, live.session, entry)
 
     async def _follow(self, number: int, known: KnownObject) -> bool:
@@ -311,7 +315,12 @@ class FileFetch:
         if self._journal.object(known.key) != known:
             return True
         single = known.number == number and len(self._journal.names_of(number)) == 1
-        if entry is None or not stat.S_ISREG(entry.mode) or not single or is_busy(self._journal, known.key):
+        if (
+            entry is None
+            or not stat.S_ISREG(entry.mode)
+            or not single
+            or is_busy(self._journal, known.key, entry.write_id)
+        ):
             return False
         self._replace(number, live.session, entry)
         return True

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sessionfs.formats.manifest import Manifest, ManifestEntry
 from sessionfs.model.names import SessionId
-from sessionfs.replication.hydration.comparison import Comparison, Differences
+from sessionfs.replication.hydration.comparison import Comparison, Differences, require_chain
 from sessionfs.replication.hydration.exact_comparison import ExactComparison
 from sessionfs.replication.hydration.fan_out import for_each
 from sessionfs.replication.hydration.survey import RemoteTree, Survey
@@ -50,12 +50,10 @@ class CaughtUp:
     Attributes:
         found: What changed here; its files that are on this disk are to be dropped.
         waiting: Numbers of those.
-        tail_files: Files of the owner before that were kept aside.
     """
 
     found: Differences
     waiting: frozenset[int] = frozenset()
-    tail_files: int = 0
 
 
 class CatchUp:
@@ -109,6 +107,8 @@ class CatchUp:
         """
         if self._journal.session(session) is None:
             return CaughtUp(Differences())
+        if base.manifest is not None:
+            require_chain(session, base.manifest, base.epoch)
         if not self.is_behind(session):
             self._journal.set_meta(_behind(session), "1")
         before = self._comparison.before(session)
@@ -135,7 +135,7 @@ class CatchUp:
             self._comparison.note_read(survey)
             if not waiting:
                 self._journal.set_meta(_behind(session), "")
-        return CaughtUp(found, waiting, settled.files)
+        return CaughtUp(found, waiting)
 
     async def _take_generation(self, survey: Survey, manifest: Manifest) -> Differences:
         """Let the tree here be what the generation names; of a removed session nothing stays but what was made here since."""

@@ -17,8 +17,8 @@ from sessionfs.model import keys, names
 from sessionfs.model.errors import CorruptDataError, NotFoundError, ObjectNotFoundError
 from sessionfs.model.names import SessionId
 from sessionfs.replication.hydration.fan_out import for_each
-from sessionfs.replication.hydration.manifest_chain import ManifestChain
-from sessionfs.replication.hydration.named_content import EMPTY_SHA256, NewerGenerations
+from sessionfs.replication.hydration.manifest_chain import ManifestChain, NewerGenerations
+from sessionfs.replication.hydration.named_content import EMPTY_SHA256
 from sessionfs.replication.maintenance.verified_bytes import VerifiedBytes, disk_error
 from sessionfs.replication.maintenance.verifying.chain_check import Records
 from sessionfs.replication.maintenance.verifying.findings import Finding, SessionReport

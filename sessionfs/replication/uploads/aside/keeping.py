@@ -68,7 +68,16 @@ class Keeping:
             await self.keep(known, prefixes)
         with self._journal.transaction():
             if self._journal.object(known.key) == known:
-                self._journal.forget_named(known.key, above_bytes=_common_bytes(prefixes, content))
+                proven = [one for one in prefixes if one.is_proven]
+                unproven_bytes = _common_bytes(prefixes, content)
+                if content is not None and not known.number:
+                    # It was found, and no file of this host came from it: the bytes here may begin with all that was named before.
+                    unproven_bytes = content.size_bytes
+                self._journal.forget_named(
+                    known.key,
+                    above_bytes=_common_bytes(proven, content),
+                    unproven_above_bytes=unproven_bytes,
+                )
 
     async def keep(self, known: KnownObject, prefixes: list[Prefix]) -> None:
         """Copy an object to the key of its content, and note the shorter contents that it begins with.
@@ -96,9 +105,7 @@ class Keeping:
     async def _may_be_named(self, known: KnownObject, prefixes: list[Prefix]) -> bool:
         """Whether generations may name anything of an object that was found where theirs had been."""
         for prefix in prefixes:
-            if prefix.is_proven or (prefix.sha256, prefix.size_bytes) == (known.sha256, known.size_bytes):
-                return True
-            if await self._parking.begins_with(known, prefix.sha256, prefix.size_bytes):
+            if prefix.is_proven or await self._may_have(known, prefix):
                 return True
         found = await self._store.head(known.key, tries=READ_TRIES)
         return found is None or found.token != known.token
@@ -128,14 +135,22 @@ class Keeping:
         named = [
             prefix
             for prefix in (Prefix(known.sha256, known.size_bytes), *prefixes)
-            if prefix.sha256 and await self._parking.begins_with(longer, prefix.sha256, prefix.size_bytes)
+            if prefix.sha256 and await self._may_have(longer, prefix)
         ]
         sha256 = await self._parking.park(longer) if named else ""
         if named and not sha256:
             raise UnavailableError(f"{known.key!r} changes while it is copied aside")
         for prefix in named:
+            if prefix.size_bytes == longer.size_bytes:
+                continue
             key = keys.alias_key(session, prefix.sha256)
             await self._put_alias(key, ContentAlias(of=sha256, size=prefix.size_bytes))
+
+    async def _may_have(self, found: KnownObject, prefix: Prefix) -> bool:
+        """Whether an object begins with named bytes, or may be just them."""
+        if prefix.size_bytes == found.size_bytes:
+            return found.sha256 in {"", prefix.sha256}
+        return await self._parking.begins_with(found, prefix.sha256, prefix.size_bytes)
 
     async def _put_alias(self, key: str, alias: ContentAlias) -> None:
         metadata = ObjectMetadata({"sessionfs-write": self._clock.unique_id()}, "application/json")

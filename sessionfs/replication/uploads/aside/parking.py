@@ -9,11 +9,16 @@ import hashlib
 import os
 from dataclasses import replace
 
-from sessionfs.formats import object_metadata
+from sessionfs.formats import content_alias, object_metadata
 from sessionfs.formats.object_metadata import FileAttributes, Provenance
 from sessionfs.model import keys
 from sessionfs.model.clock import Clock
-from sessionfs.model.errors import ObjectNotFoundError, PreconditionFailedError, UnavailableError
+from sessionfs.model.errors import (
+    CorruptDataError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    UnavailableError,
+)
 from sessionfs.model.names import SessionId
 from sessionfs.replication.trio_store import READ_TRIES, Landed, SourceMoved, TrioStore
 from sessionfs.replication.uploads.attempts import known_object
@@ -97,6 +102,20 @@ class Parking:
             return None
         self._journal.put_object(known)
         return known
+
+    async def find_beginning(
+        self, session: SessionId, number: int, sha256: str, size_bytes: int
+    ) -> KnownObject | None:
+        """As `find`, for bytes that were kept as the beginning of more: they come to the key of their own content."""
+        key = keys.alias_key(session, sha256)
+        try:
+            alias = content_alias.decode(await self._store.read(key, tries=READ_TRIES), key)
+        except (ObjectNotFoundError, CorruptDataError):
+            return None
+        found = await self._store.head(keys.content_key(session, alias.of), tries=READ_TRIES)
+        if found is None:
+            return None
+        return await self.cut_off(session, known_object(found, found.key, number), number, sha256, size_bytes)
 
     async def cut_off(
         self, session: SessionId, longer: KnownObject, number: int, sha256: str, size_bytes: int

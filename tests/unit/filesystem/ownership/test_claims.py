@@ -36,7 +36,7 @@ def written_elsewhere(rig: Rig, root: int, number: int, body: bytes) -> None:
     rig.remote.replace_file(root, b"a", body, mtime_ns=9)
     rig.remote.refreshed = SessionRefreshed([], [], foreign=True)
     news = SessionRefreshed([root], [number], foreign=True, paths={number: b"s/a"})
-    rig.remote.claims = [Claimed(3, changes=news), Claimed(3)]
+    rig.remote.claims = [Claimed(changes=news), Claimed()]
 
 
 async def test_old_bytes_are_replaced_before_the_file_is_opened_for_writing(rig: Rig) -> None:
@@ -54,7 +54,7 @@ async def test_the_change_begins_again_with_the_names_that_the_last_owner_left(r
     rig.remote.remove_name(root, b"a")
     rig.remote.add_file(root, b"b", b"other")
     rig.remote.claims = [
-        Claimed(3, changes=SessionRefreshed([root], [number], foreign=True, paths={number: b"s/a"}))
+        Claimed(changes=SessionRefreshed([root], [number], foreign=True, paths={number: b"s/a"}))
     ]
     rig.remote.refreshed = SessionRefreshed([], [], foreign=True)
     with pytest.raises(FileNotFoundError):

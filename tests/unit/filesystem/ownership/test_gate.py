@@ -264,3 +264,24 @@ async def test_a_session_is_claimed_before_it_is_removed(rig: Rig) -> None:
     rig.remote.claim_error = None
     await answer(rig.core.rmdir(ROOT_NUMBER, b"s", ME))
     assert os.listdir(rig.layout.sessions) == []
+
+
+async def test_of_another_user_nobody_asks_whether_he_is_the_replication_process(
+    rigs: Rigs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = rigs()
+    rig.core.set_exempt_pid(os.getpid())
+    asked: list[str] = []
+
+    def exists(path: str) -> bool:
+        asked.append(path)
+        return False
+
+    monkeypatch.setattr(os.path, "exists", exists)
+    volume = rig.core._volume
+    assert not volume.is_exempt(Somebody(os.geteuid() + 1, os.getegid(), os.getpid()))
+    assert asked == []
+    assert volume.is_exempt(Somebody(os.geteuid(), os.getegid(), os.getpid()))
+    assert asked == []
+    assert not volume.is_exempt(Somebody(os.geteuid(), os.getegid(), 1))
+    assert asked == [f"/proc/{os.getpid()}/task/1"]

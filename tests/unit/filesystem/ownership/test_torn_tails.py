@@ -22,7 +22,7 @@ async def taken_over(rig: Rig, body: bytes, *, name: bytes = b"log.jsonl", is_un
     """A session taken over from a host that did not end, with one log in the bucket; gives the log's number."""
     root = rig.remote.add_session("s")
     number = rig.remote.add_file(root, name, body)
-    rig.remote.claims = [Claimed(2, is_unclean=is_unclean)]
+    rig.remote.claims = [Claimed(is_unclean=is_unclean)]
     await rig.look(b"s", name)
     return number
 
@@ -106,7 +106,7 @@ async def test_a_later_clean_hand_over_edits_nothing(rig: Rig) -> None:
     root = (await rig.look(b"s")).number
     await answer(rig.core.mkdir(root, b"taken", 0o755, ME))
     rig.core.note_session_state(SessionState("s", owned=False, holder="host b"))
-    rig.remote.claims = [Claimed(4)]
+    rig.remote.claims = [Claimed()]
     assert await append(rig, number) == TORN + b'{"n": 4}\n'
     assert beside(rig) == {}
 

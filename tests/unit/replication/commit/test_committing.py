@@ -7,11 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
+import trio
 
 from sessionfs.formats.commit_marker import decode as decode_marker
 from sessionfs.formats.intent_records import Operation
 from sessionfs.model import keys
 from sessionfs.model.errors import OwnershipLostError
+from sessionfs.replication.commit import bringing
+from sessionfs.replication.commit.noting import Noted
 from sessionfs.stores.base import IfAbsent, IfMatch, ObjectMetadata
 from sessionfs.working_copy.layout import ROOT_NUMBER
 from tests.unit.replication.commit.commit_world import (
@@ -245,3 +248,39 @@ async def test_missing_bytes_are_told_from_present_ones(world: CommitWorld) -> N
     world.put_foreign(b"a", b"2")
     with pytest.raises(MissingBytesError):
         read_generation(world.memory)
+
+
+async def test_a_large_session_lets_others_go_on_while_what_was_noted_is_renewed(
+    world: CommitWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bringing, "_ROWS_AT_ONCE", 10)
+    node = world.journal.node(world.number(b""))
+    assert node is not None
+    noted = [Noted(b"%d" % number, node, None, None, None, is_linked=False) for number in range(100)]
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(others)
+        renewed = await world.committer._bringing.renew(SESSION, noted, (), is_cold=False)
+        nursery.cancel_scope.cancel()
+    assert renewed == noted
+    assert turns >= 5
+
+
+async def test_whether_there_is_anything_to_commit_is_asked_without_reading_what_is_owed(
+    world: CommitWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write(b"a", b"one")
+    await world.commit()
+    await world.settle()
+    read: list[str] = []
+    for name in ("session_work", "owed_keys"):
+        monkeypatch.setattr(world.journal, name, read.append)
+    assert (await world.commit()).is_unchanged
+    assert read == []

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from sessionfs.formats.intent_records import Operation
+from sessionfs.model.names import SessionId
+from sessionfs.replication.commit.databases import Databases
 from tests.unit.replication.commit.commit_world import CommitWorld, live_objects, read_generation
 
 
@@ -101,6 +104,50 @@ async def test_a_first_write_between_pin_and_barrier_is_pinned_in_a_second_try(
     assert rows_of(tmp_path, found[b"late.db"]) == [1, 2]
     first.connection.close()
     late.connection.close()
+
+
+async def test_after_the_barrier_only_what_changed_since_the_pins_is_looked_at(
+    world: CommitWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        world.write(b"f%d" % number, b"owed")
+    world.write(b"open", b"owed")
+    world.tell(Operation.OPEN_WRITE, number=world.number(b"open"))
+    looked: list[list[bytes]] = []
+    find = Databases.find
+
+    async def seen(self: Databases, session: SessionId, paths: Iterable[bytes]) -> list[bytes]:
+        looked.append(list(paths))
+        return await find(self, session, looked[-1])
+
+    monkeypatch.setattr(Databases, "find", seen)
+    world.freezer.at_barrier = lambda: world.write(b"f7", b"written at the barrier")
+    await world.commit()
+    assert looked == [[b"f7", b"open"]]
+
+
+async def test_a_database_that_is_opened_between_pin_and_barrier_is_pinned_in_a_second_try(
+    world: CommitWorld, tmp_path: Path
+) -> None:
+    """No record tells of what it writes then: the descriptor does."""
+    database = Database(world, b"data.db", mode="WAL")
+    database.add(1)
+    database.connection.close()
+    barriers: list[sqlite3.Connection] = []
+
+    def open_and_write() -> None:
+        program = sqlite3.connect(os.fsdecode(world.path(b"data.db")), isolation_level=None)
+        if not barriers:
+            world.tell(Operation.OPEN_WRITE, number=world.number(b"data.db"))
+            program.execute("INSERT INTO rows VALUES (2)")
+        barriers.append(program)
+
+    world.freezer.at_barrier = open_and_write
+    await world.commit()
+    assert len(barriers) == 2
+    assert rows_of(tmp_path, read_generation(world.memory)[b"data.db"]) == [1, 2]
+    for program in barriers:
+        program.close()
 
 
 async def test_an_idle_database_is_not_sent_again(world: CommitWorld) -> None:

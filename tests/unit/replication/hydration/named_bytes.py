@@ -7,10 +7,11 @@ import stat
 from dataclasses import replace
 from typing import Literal
 
-from sessionfs.formats import block_sums, content_alias
+from sessionfs.formats import block_sums, content_alias, object_metadata
 from sessionfs.formats import manifest as manifests
 from sessionfs.formats.content_alias import ContentAlias
 from sessionfs.formats.manifest import Manifest, ManifestEntry
+from sessionfs.formats.object_metadata import FileAttributes, Provenance
 from sessionfs.model import keys
 from sessionfs.stores.base import ObjectMetadata, ObjectStore, Unconditional
 
@@ -86,6 +87,13 @@ def put_raw(store: ObjectStore, key: str, body: bytes, *, sha256: str = "") -> s
     """Store an object that is no live one."""
     user = {"sessionfs-sha256": sha256} if sha256 else {}
     return store.put(key, body, condition=Unconditional(), metadata=ObjectMetadata(user))
+
+
+def put_of_epoch(store: ObjectStore, path: str, body: bytes, epoch: int) -> str:
+    """Let an owner's request arrive that put a file."""
+    provenance = Provenance(sha(body), f"write-of-{epoch}", epoch, "l")
+    user = object_metadata.encode(FileAttributes(FILE, 1000, 1001, MTIME_NS), provenance)
+    return store.put(PREFIX + path, body, condition=Unconditional(), metadata=ObjectMetadata(user))
 
 
 def keep(store: ObjectStore, body: bytes) -> str:

@@ -224,18 +224,6 @@ async def test_two_openings_at_once_make_one_tree(host: Host, store: FaultyStore
     assert [method for method, _ in store.calls].count("get") == 1
 
 
-async def test_read_only_trees_can_be_forgotten(host: Host, store: FaultyStore) -> None:
-    put_chain(store)
-    await host.hydrator.open_session(SESSION)
-    await host.hydrator.open_session(FIRST)
-    await host.hydrator.open_session("s%conflicts")
-    number = host.number(b"d/f", FIRST)
-    host.hydrator.forget_read_only_trees()
-    assert [row.id for row in host.journal.sessions()] == ["s"]
-    assert host.journal.node(number) is None
-    assert (await host.hydrator.open_session(FIRST)).exists
-
-
 async def test_the_wrong_bytes_under_the_right_name_are_never_given(host: Host, store: FaultyStore) -> None:
     put_chain(store)
     put_raw(store, keys.content_key(SESSION, sha(b"version 1")), b"version X", sha256=sha(b"version 1"))

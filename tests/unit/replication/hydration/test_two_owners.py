@@ -14,6 +14,7 @@ import pytest
 from sessionfs.formats import manifest as manifests
 from sessionfs.model import keys
 from sessionfs.replication.hydration.takeover.tail import LOG_GLOBS
+from sessionfs.replication.ownership.holdings import Claim
 from sessionfs.replication.uploads.authority import SoleWriter
 from sessionfs.stores.base import ObjectMetadata, Unconditional
 from sessionfs.stores.memory import MemoryStore
@@ -23,7 +24,7 @@ from tests.unit.replication.uploads.tree_world import FAST, SESSION
 
 from .hosts import Host, body_of
 from .named_bytes import read
-from .test_catch_up import Claimed, upload
+from .test_catch_up import upload
 
 Tree = dict[bytes, bytes | None]
 NAMES = (b"a", b"b.log", b"d/c", b"d/e.jsonl")
@@ -91,7 +92,7 @@ class Writer:
         return self.random.randbytes(self.random.choice((3, 300, 3000)))
 
 
-def claimed(host: Host, epoch: int) -> Claimed:
+def claimed(host: Host, epoch: int) -> Claim:
     """What ownership does: the fence, and the journal's row."""
     key = keys.manifest_key(SESSION)
     fenced = replace(manifests.decode(read(host.bucket, key), key), epoch=epoch, holder="taker")
@@ -99,7 +100,7 @@ def claimed(host: Host, epoch: int) -> Claimed:
     metadata = ObjectMetadata(content_encoding=encoding)
     token = host.bucket.put(key, raw, condition=Unconditional(), metadata=metadata)
     host.journal.update_session(SESSION, owner_state="held", epoch=epoch)
-    return Claimed(epoch, fenced, token)
+    return Claim(epoch, manifest=fenced, manifest_token=token)
 
 
 async def tree_of(host: Host, session: str) -> Tree:
@@ -156,7 +157,6 @@ async def take_over(directory: Path, store: MemoryStore, trees: dict[int, Tree],
     for generation, tree in trees.items():
         await host.hydrator.open_session(f"{SESSION}%g{generation}")
         assert await tree_of(host, f"{SESSION}%g{generation}") == tree, generation
-    host.hydrator.forget_read_only_trees()
     await host.materialise(SESSION)
     host.journal.close()
 

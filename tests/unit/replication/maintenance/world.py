@@ -23,6 +23,7 @@ from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.hydration.manifest_chain import ManifestChain, NewerGenerations
 from sessionfs.replication.maintenance.chain_writing import marker_of
 from sessionfs.replication.maintenance.verified_bytes import VerifiedBytes
+from sessionfs.replication.ownership.holdings import Claim
 from sessionfs.replication.trio_store import TrioStore
 from sessionfs.stores.base import (
     Condition,
@@ -92,16 +93,6 @@ class MortalStore(FaultyStore):
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class PlainClaim:
-    """What `FencingOwner` gives."""
-
-    epoch: int
-    manifest: Manifest | None
-    manifest_token: str
-    is_presumed: bool = False
-
-
 @dataclass
 class FencingOwner:
     """Fences the chain as ownership does, and keeps who owns what in memory: ownership itself is tested elsewhere."""
@@ -115,7 +106,7 @@ class FencingOwner:
     lost_after: int = -1
     asked: int = 0
 
-    async def claim(self, session: SessionId) -> PlainClaim:
+    async def claim(self, session: SessionId) -> Claim:
         if self.refused:
             raise SessionAlreadyOwnedError(
                 f"session {session} is owned by {self.refused}", holder=self.refused
@@ -134,7 +125,7 @@ class FencingOwner:
         metadata = ObjectMetadata({"sessionfs-write": self.clock.unique_id()}, "application/json", encoding)
         outcome = await self.store.put(key, raw, condition=condition, metadata=metadata)
         self.held.add(session)
-        return PlainClaim(self.epoch, fenced, getattr(outcome, "token", ""))
+        return Claim(self.epoch, manifest=fenced, manifest_token=getattr(outcome, "token", ""))
 
     async def release(self, session: SessionId) -> None:
         self.held.discard(session)

@@ -1,0 +1,141 @@
+"""What wakes the chores of sessions, and what waits for its pause whatever programs write meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from sessionfs.model.errors import UnavailableError
+from sessionfs.model.names import SessionId
+from sessionfs.replication.ownership.estrangement import Estrangement
+from sessionfs.stores.memory import MemoryStore
+from sessionfs.working_copy.upload_journal import UploadJournal
+from tests.unit.replication.commit.control_world import ControlWorld
+from tests.unit.replication.uploads.tree_world import FAST, SESSION
+
+PATIENT = msgspec.structs.replace(FAST, retry_minimum_seconds=3600.0, retry_maximum_seconds=3600.0)
+OTHER = SessionId("other")
+
+
+class Rounds:
+    """Plays the setting aside of lost sessions: the store is away while `is_away`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tried: list[str] = []
+        self.is_away = True
+        self.entered = trio.Event()
+        self.go_on = trio.Event()
+        self.go_on.set()
+        rounds = self
+
+        async def set_aside(estrangement: Estrangement, session: SessionId) -> int:
+            rounds.tried.append(session)
+            if not rounds.is_away:
+                finish(estrangement._journal, session)
+            rounds.entered.set()
+            await rounds.go_on.wait()
+            if rounds.is_away:
+                raise UnavailableError("away")
+            return 0
+
+        monkeypatch.setattr(Estrangement, "set_aside", set_aside)
+
+
+def finish(journal: UploadJournal, session: SessionId) -> None:
+    """Nothing of a session is owed any more."""
+    for row in journal.session_work(session):
+        journal.finish_work(row.key, row.version)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> ControlWorld:
+    """A host with a lost session."""
+    made = ControlWorld(tmp_path / "host", MemoryStore(), settings=PATIENT)
+    made.write(b"f", b"1")
+    made.journal.update_session(SESSION, owner_state="lost")
+    return made
+
+
+async def applied(host: ControlWorld, path: bytes = b"f") -> None:
+    """The log told that a program wrote something."""
+    host.write(path, b"more")
+    host.control.note_applied()
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_what_failed_waits_for_its_pause_although_programs_go_on_writing(
+    host: ControlWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = Rounds(monkeypatch)
+    async with host.at_work(chores=True):
+        await rounds.entered.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(5):
+            await applied(host, b"%d" % number)
+        assert rounds.tried == [SESSION]
+        # Another session has not been tried: it does not wait.
+        host.make_session(OTHER)
+        host.journal.update_session(OTHER, owner_state="lost")
+        await applied(host)
+        assert rounds.tried == [SESSION, OTHER, SESSION]
+
+
+async def test_writes_during_a_round_that_fails_do_not_begin_another(
+    host: ControlWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = Rounds(monkeypatch)
+    rounds.go_on = trio.Event()
+    async with host.at_work(chores=True):
+        await rounds.entered.wait()
+        await applied(host)
+        rounds.go_on.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert rounds.tried == [SESSION]
+
+
+async def test_what_is_written_while_or_after_it_was_set_aside_is_set_aside_too(
+    host: ControlWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = Rounds(monkeypatch)
+    rounds.is_away, rounds.go_on = False, trio.Event()
+    async with host.at_work(chores=True):
+        await rounds.entered.wait()
+        await applied(host)
+        rounds.go_on.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert rounds.tried == [SESSION] * 2
+        await applied(host)
+        assert rounds.tried == [SESSION] * 3
+        assert not host.journal.owes(SESSION)
+
+
+async def test_what_was_settled_otherwise_and_is_owed_anew_does_not_wait(
+    host: ControlWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = Rounds(monkeypatch)
+    async with host.at_work(chores=True):
+        await rounds.entered.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        finish(host.journal, SESSION)
+        host.control.note_applied()
+        await applied(host)
+        assert rounds.tried == [SESSION] * 2
+
+
+async def test_the_cost_of_looking_is_that_of_sessions_not_of_what_they_owe(
+    host: ControlWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(50):
+        host.write(b"f%d" % number, b"1")
+    read: list[str] = []
+    monkeypatch.setattr(UploadJournal, "session_work", lambda _journal, session: read.append(session))
+    seen: list[str] = []
+    host.journal._database.set_trace_callback(seen.append)
+    host.control.note_applied()
+    host.journal._database.set_trace_callback(None)
+    assert len(seen) == 2
+    assert read == []
