@@ -65,7 +65,7 @@ class Core:
         self._volume = volume = Volume(layout, log, remote, settings, clock, groups, lease)
         self._loading = loading = Loading(volume)
         self._whole = WholeSessions(volume, loading)
-        commits = Commits(remote)
+        commits = Commits(remote, loading.claim)
         places = SessionPlaces(volume)
         control = ControlFiles(volume, ReadOnlyTrees(volume, loading, places), commits)
         self._sessions = sessions = SessionsRoot(volume, loading, self._whole, places, control)

@@ -200,7 +200,7 @@ class Loading:
 
     async def _load(self, directory: Directory) -> None:
         session = directory.session
-        if session is not None and session.stale and session.foreign:
+        if session is not None and session.stale:
             self._changes.drop_unknown(directory, session)
         looks = directory.looks
         children = await self._volume.remote.list_children(directory.number)

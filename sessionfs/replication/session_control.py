@@ -101,6 +101,7 @@ class SessionControl:
         self._lost: set[SessionId] = set()
         self._unsettled: dict[SessionId, Claim] = {}
         self._is_resumed = False
+        self._committing: dict[str, trio.Lock] = {}
         self._locks: dict[str, trio.Lock] = {}
         self._woken = trio.Event()
 
@@ -235,12 +236,15 @@ class SessionControl:
             SessionFSError: Not committed, as far as is known.
         """
         try:
-            if not self._ownership.owns(session):
-                if self._journal.session(session) is None:
-                    raise ObjectNotFoundError(f"there is no session {session} here")
-                await self.claim(session)
-            await self._require_caught_up(session)
-            report = await self._committer.commit(session, trigger, is_turn=is_turn)
+            # One that waits for another looks again at what it commits on: the session may have been lost and claimed meanwhile.
+            async with self._committing.setdefault(session, trio.Lock()):
+                if not self._ownership.is_caught_up(session):
+                    if self._journal.session(session) is None:
+                        raise ObjectNotFoundError(f"there is no session {session} here")
+                    # Also when it is ours, and what others did before is not taken over yet: that is nothing to commit on.
+                    await self.claim(session)
+                await self._require_caught_up(session)
+                report = await self._committer.commit(session, trigger, is_turn=is_turn)
         except SessionFSError as problem:
             self._note_problem(session, str(problem))
             raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import msgspec
 import structlog
 
@@ -9,7 +11,12 @@ from sessionfs.filesystem.inodes import Session
 from sessionfs.filesystem.remote_side import RemoteSide
 from sessionfs.formats.commit_messages import Committed
 from sessionfs.model import roots
-from sessionfs.model.errors import OwnershipLostError, SessionAlreadyOwnedError, SessionFSError
+from sessionfs.model.errors import (
+    OwnershipLostError,
+    SessionAlreadyOwnedError,
+    SessionFSError,
+    UnavailableError,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -27,10 +34,12 @@ class Commits:
 
     Args:
         remote: The replication process.
+        claim: Becomes a session's owner; what others changed leaves this disk.
     """
 
-    def __init__(self, remote: RemoteSide) -> None:
+    def __init__(self, remote: RemoteSide, claim: Callable[[Session], Awaitable[None]]) -> None:
         self._remote = remote
+        self._claim = claim
         self._last: dict[str, bytes] = {}
         self._turns: dict[str, None] = {}
 
@@ -49,6 +58,8 @@ class Commits:
         if is_turn:
             self._turns[session.id] = None
         try:
+            if not session.owned:
+                await self._own(session)
             committed = await self._remote.commit(session.id, trigger, is_turn=is_turn)
         except SessionFSError as problem:
             _log.warning("commit.failed", session_id=session.id, trigger=trigger, reason=problem.message)
@@ -60,6 +71,14 @@ class Commits:
         self._turns.pop(session.id, None)
         session.commit_problem = ""
         return committed
+
+    async def _own(self, session: Session) -> None:
+        try:
+            await self._claim(session)
+        except OSError as problem:
+            raise UnavailableError(
+                f"session {session.id} could not be claimed: {problem.strerror}", remedy="try again"
+            ) from None
 
     def pending_turns(self) -> list[str]:
         """Name the sessions in which a turn has ended that no commit has yet, oldest first."""

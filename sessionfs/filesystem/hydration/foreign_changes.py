@@ -143,7 +143,7 @@ class ForeignChanges:
             Whether it left.
         """
         session = node.session
-        if session is None or not session.foreign or node.handles or node.number not in session.stale:
+        if session is None or node.handles or node.number not in session.stale:
             return False
         session.stale.discard(node.number)
         if node.entry is not None or not node.places:

@@ -86,6 +86,8 @@ class Claims:
         session.holder = state.holder or session.holder
         self._losses += 1
         if not session.owned:
+            # It counted as ours when it was opened, perhaps: whoever looks at it next asks the bucket.
+            session.disown()
             return
         _log.warning("session.lost", session_id=session.id, holder=state.holder)
         session.disown()

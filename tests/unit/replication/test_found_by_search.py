@@ -326,3 +326,34 @@ async def test_a_restart_does_not_forget_that_old_bytes_are_still_on_this_disk(
         assert not control.is_open(SESSION)
         await a.drop(claimed.changes)
         assert control.is_open(SESSION)
+
+
+async def test_a_commit_that_waited_for_another_looks_again_at_what_it_commits_on(
+    tmp_path: Path, store: MemoryStore
+) -> None:
+    a = ControlWorld(tmp_path / "a", store)
+    a.write(b"f", b"of a")
+    await commit_session(a)
+    a.write(b"g", b"more")
+    async with a.at_work() as control:
+        lock = control._committing.setdefault(SESSION, trio.Lock())
+        await lock.acquire()
+        problems: list[str] = []
+
+        async def commit() -> None:
+            try:
+                await control.commit(SESSION, "test")
+            except SessionFSError as problem:
+                problems.append(problem.message)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit)
+            await until(lambda: lock.statistics().tasks_waiting == 1)
+            # Lost and claimed again meanwhile: something old is on this disk.
+            a.put_of_epoch(b"f", b"of another owner", 1)
+            a.journal.set_meta(f"behind:{SESSION}", "1")
+            lock.release()
+    assert problems == [
+        f"session {SESSION} cannot be committed: f was changed by another host, and a program still has the old file open"
+    ]
+    assert a.row().generation == 1

@@ -49,6 +49,19 @@ async def test_old_bytes_are_replaced_before_the_file_is_opened_for_writing(rig:
     assert rig.operations() == ["MATERIALISED", "FETCHED", "EVICTED", "FETCHED", "OPEN_WRITE", "WRITTEN"]
 
 
+async def test_what_a_claim_names_as_old_leaves_although_the_session_counted_as_ours(rig: Rig) -> None:
+    """It was given up, or lost before this daemon knew it: nobody told that it is foreign."""
+    root, number = await warm(rig)
+    session = rig.core._sessions.sessions[b"s"]
+    session.disown()
+    session.foreign = False
+    written_elsewhere(rig, root, number, b"newer bytes")
+    await answer(rig.core.mkdir(root, b"d", 0o755, ME))
+    assert claims(rig) == 2
+    assert await rig.read(number) == b"newer bytes"
+    assert session.stale == set()
+
+
 async def test_the_change_begins_again_with_the_names_that_the_last_owner_left(rig: Rig) -> None:
     root, number = await warm(rig)
     rig.remote.remove_name(root, b"a")
@@ -170,3 +183,26 @@ async def test_a_mount_that_is_being_ended_claims_nothing(rig: Rig) -> None:
     with pytest.raises(OSError, match=os.strerror(errno.EROFS)):
         await answer(rig.core.mkdir(root, b"d", 0o755, ME))
     assert claims(rig) == 0
+
+
+async def test_a_commit_of_a_session_that_is_not_ours_takes_over_what_others_did_first(rig: Rig) -> None:
+    root, number = await warm(rig)
+    rig.core._sessions.sessions[b"s"].disown()
+    written_elsewhere(rig, root, number, b"newer bytes")
+    rig.remote.take_calls()
+    await rig.core.session_requests.commit("s", "command")
+    asked = [name for name, _ in rig.remote.take_calls()]
+    assert asked.index("claim") < asked.index("commit")
+    assert "EVICTED" in rig.operations()
+    assert await rig.read(number) == b"newer bytes"
+
+
+async def test_a_session_that_is_lost_before_anything_was_changed_here_is_compared_at_its_next_use(
+    rig: Rig,
+) -> None:
+    await warm(rig)
+    session = rig.core._sessions.sessions[b"s"]
+    session.foreign = False
+    rig.core.note_session_state(SessionState("s", owned=False, holder="b"))
+    assert session.foreign
+    assert session.refreshed_seconds == -math.inf
