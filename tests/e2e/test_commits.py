@@ -271,7 +271,8 @@ def test_programs_wait_a_few_milliseconds_for_a_commit(
         f"50 commits of {FILES} files: programs waited {statistics.median(ranked) * 1000:.2f} ms (median),"
         f" {ranked[48] * 1000:.2f} ms, at most {ranked[49] * 1000:.2f} ms"
     )
-    assert ranked[-1] <= 0.060
+    # The quick form shares two cores with other tests.
+    assert ranked[-1] <= (0.020 if FILES >= 10_000 else 0.060)
 
 
 def waits_of(host: Host, *, commits: int) -> list[float]:

@@ -507,7 +507,8 @@ class Host:
 
     def forlorn(self) -> set[str]:
         """Keys of files that are only known by their sum: whoever wrote them replaced them himself before anybody else had read them."""
-        return {row.key for row in self.service._journal.all_work() if _NOWHERE in row.reason}
+        rows = self.service._journal.all_work()
+        return {row.key for row in rows if row.state == "stuck" and _NOWHERE in row.reason}
 
     def is_owner(self) -> bool:
         """Whether it thinks so."""

@@ -332,10 +332,11 @@ class Run:
         host = self.hosts[last]
         while True:
             await self.force(last)
-            for key in host.forlorn():
-                # What the message says that a person can do.
-                path = key.removeprefix(f"{PREFIX}/").encode()
-                await self.programs[last].do(self.programs[last].remove, path)
+            for one, programs in zip(self.hosts, self.programs, strict=True):
+                for key in one.forlorn():
+                    # What the message says that a person can do.
+                    path = key.removeprefix(f"{PREFIX}/").encode()
+                    await programs.do(programs.remove, path)
             await self.commit(last)
             await trio.sleep(20.0)
             if host.is_owner() and not any(one.owes() for one in self.hosts):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,8 +9,6 @@ import trio
 
 from sessionfs.testing.stopping_store import ProcessDied, StoppingStore
 from sessionfs.working_copy.upload_journal import UploadJournal
-
-_LAST_STEPS = 6
 
 
 class Steps:
@@ -56,13 +53,6 @@ class Steps:
         finally:
             self.is_counting = False
             self.journal.transaction = plain  # type: ignore[method-assign]
-
-
-def chosen_steps(count: int, *, every: int = 3) -> list[int]:
-    """Give the steps at which a test lets a process die: some, and the last ones; all when the environment asks for it."""
-    if os.environ.get("SESSIONFS_TEST_STEPS") == "all":
-        return list(range(count))
-    return sorted({*range(0, count, every), *range(max(0, count - _LAST_STEPS), count)})
 
 
 def died(problem: BaseException) -> bool:
