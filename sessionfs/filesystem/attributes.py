@@ -210,6 +210,7 @@ class AttributeCalls:
         lasting = change.changes_owner or change.mode is not None or change.mtime_ns is not None
         sequence = 0
         if lasting:
+            node.note_changed()
             sequence = volume.begin(
                 Operation.SETATTR, number=node.number, mode=-1 if change.mode is None else change.mode,
                 uid=-1 if change.uid is None else change.uid, gid=-1 if change.gid is None else change.gid,
@@ -361,6 +362,7 @@ class AttributeCalls:
         if node.entry is not None:
             return self._loading.then_bring(node, self._change_xattr, number, name, value, caller, flags)
         place = volume.xattr_path(node)
+        node.note_changed()
         sequence = volume.begin(Operation.XATTR, number=number)
         try:
             if value is None:

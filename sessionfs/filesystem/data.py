@@ -149,10 +149,7 @@ class Data:
         """
         session = node.session
         self._gate.require_commits(session, caller)
-        if session is not None and session.stale and node.number in session.stale:
-            # Another host replaced these bytes while somebody here reads them. What is written on them now is ours: the upload keeps
-            # the other host's aside.
-            session.stale.discard(node.number)
+        node.note_changed()
         if flags & os.O_TRUNC:
             if self._volume.frozen and self._freezing.must_copy(node, 0):
                 return self._freezing.then(node, self.open, node.number, flags, caller)
@@ -194,8 +191,7 @@ class Data:
     def cut(self, node: Node, size_bytes: int) -> None:
         """Note that a file was truncated."""
         node.size_bytes = size_bytes
-        if node.session is not None and node.session.stale:
-            node.session.stale.discard(node.number)
+        node.note_changed()
         if node.number in self._volume.images:
             self._volume.images[node.number] += 1
 
@@ -295,6 +291,7 @@ class Data:
         if now >= node.next_note_seconds:
             volume.note_first(Operation.WRITTEN, node.number)
             node.next_note_seconds = now + WRITTEN_INTERVAL_SECONDS
+            node.note_changed()
         if volume.images and start < size_bytes and node.number in volume.images:
             volume.images[node.number] += 1
         written = os.pwrite(handle.descriptor, data, offset)
@@ -395,6 +392,9 @@ class Data:
             await self._volume.remote.flush(node.number)
         elif session.owned:
             await self._sessions.control.commits.commit(session, "fsync")
+        elif session.written_here:
+            # It was lost since: what was written here is in no generation, and nobody may be told that it is.
+            raise failure(errno.EROFS)
 
 
 def _wanted(flags: int) -> int:

@@ -148,6 +148,11 @@ class Node:
         self.acl: bytes | None = None
         self.turn: TurnWatch | None = None
 
+    def note_changed(self) -> None:
+        """Note that a program changes it here: if it is old, it is ours from now on. The upload keeps the other host's aside."""
+        if self.session is not None and self.session.stale:
+            self.session.stale.discard(self.number)
+
 
 class Directory(Node):
     """A directory of the working copy.

@@ -75,6 +75,7 @@ class Links:
             return self._loading.then_owned(parent.session, self.link, number, new_parent, new_name, caller)
         source, source_name = table.location(node)
         target = table.descriptor(parent)
+        node.note_changed()
         sequence = volume.begin(Operation.LINK, number=number, new_parent=new_parent, new_name=new_name)
         try:
             if node.entry is not None:
@@ -299,7 +300,10 @@ class Links:
             return None
 
     def _note_move(self, node: Node, victim: Node | None) -> None:
-        """Let the next barrier know what the log's last record changed besides the file it names."""
+        """Both are changed here; and let the next barrier know what the log's last record changed besides the file it names."""
+        node.note_changed()
+        if victim is not None:
+            victim.note_changed()
         recent, position = self._volume.recent, self._volume.log.position
         if victim is not None and victim.places:
             recent.note(victim.number, position)

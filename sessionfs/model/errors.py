@@ -136,11 +136,13 @@ class OwnershipLostError(ConflictError):
         message: One line that names the session.
         holder: Who owns it now, "" when unknown.
         remedy: What a person can do.
+        object_epoch: The later epoch of an object, when that alone is the proof; else 0.
     """
 
-    def __init__(self, message: str, *, holder: str = "", remedy: str = "") -> None:
+    def __init__(self, message: str, *, holder: str = "", remedy: str = "", object_epoch: int = 0) -> None:
         super().__init__(message, remedy=remedy)
         self.holder = holder
+        self.object_epoch = object_epoch
 
 
 class UnavailableError(SessionFSError):

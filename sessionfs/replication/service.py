@@ -415,6 +415,8 @@ class ReplicationService:
         if found.exists and is_first and not found.foreign:
             # Of a foreign session the daemon asks for the news itself: it must hear what is old on its disk.
             await self._refresh_at_first_use(message.session, message.patience_seconds)
+            # It may have been lost by what was seen.
+            found = await self._hydrator.open_session(message.session)
         self._refreshed.add(message.session)
         self._uploader.wake()
         owned = not found.read_only and self._control.is_open(message.session)
@@ -454,7 +456,7 @@ class ReplicationService:
             now = self._journal.session(session)
             # A claim of ours that came meanwhile knows all of it.
             if before is not None and now is not None and now.epoch == before.epoch:
-                self._ownership.lose(session, holder=problem.holder, reason=problem.message)
+                await self._control.judge_loss(session, problem)
         return await self._hydrator.refresh_session(session)
 
     async def _fetch(self, message: messages.Fetch) -> AnyMessage:

@@ -12,8 +12,8 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import msgspec
 import structlog
@@ -128,18 +128,35 @@ class SessionControl:
         """Take over what others did before this claim; everything of the session may be sent then."""
         if claim.is_presumed:
             return None
-        async with self._locks.setdefault(session, trio.Lock()):
-            with self._losing(session):
-                return await self._take_over(session, claim)
+        async with self._locks.setdefault(session, trio.Lock()), self._losing(session):
+            return await self._take_over(session, claim)
 
-    @contextmanager
-    def _losing(self, session: SessionId) -> Iterator[None]:
+    @asynccontextmanager
+    async def _losing(self, session: SessionId) -> AsyncIterator[None]:
         """What is found in the bucket may be the proof that a session is another's: then the next claim begins anew."""
         try:
             yield
         except OwnershipLostError as problem:
-            self._ownership.lose(session, holder=problem.holder, reason=problem.message)
-            raise
+            if await self.judge_loss(session, problem):
+                raise
+            raise UnavailableError(
+                f"session {session} has an object that a tool copied from another session: {problem.message}",
+                remedy="it is tried again, and taken for another tool's",
+            ) from None
+
+    async def judge_loss(self, session: str, problem: OwnershipLostError) -> bool:
+        """Take note of the proof of a later owner; one that only an object gives is compared with the record first.
+
+        Returns:
+            Whether the session is lost.
+
+        Raises:
+            SessionFSError: The store does not answer.
+        """
+        if problem.object_epoch:
+            return not await self._ownership.is_ours_still(session, problem.object_epoch, problem.message)
+        self._ownership.lose(session, holder=problem.holder, reason=problem.message)
+        return True
 
     async def _take_over(self, session: SessionId, claim: Claim) -> SessionRefreshed | None:
         if claim.is_news:
@@ -252,7 +269,7 @@ class SessionControl:
         return report
 
     async def _require_caught_up(self, session: SessionId) -> None:
-        with self._losing(session):
+        async with self._losing(session):
             old = await self._hydrator.finish_catch_up(session)
         self._uploader.wake()
         if old:
@@ -435,7 +452,7 @@ class SessionControl:
             await self.commit(session, trigger)
         except ConflictError as problem:
             _log.warning("session not committed", session=session, trigger=trigger, problem=str(problem))
-            self._problems.pop(session, None)
+            self._note_problem(session, "")
             return True
         except SessionFSError as problem:
             _log.warning("session not committed", session=session, trigger=trigger, problem=str(problem))
@@ -464,8 +481,9 @@ class SessionControl:
         else:
             self._problems.pop(session, None)
         if problem != before:
-            owned = self._ownership.owns(session)
-            self._tell(SessionState(session, owned=owned))
+            # It says nothing new of the owner: something old that a program has open is no loss.
+            owned = self._ownership.is_caught_up(session)
+            self._tell_daemon(SessionState(session, owned=owned, commit_problem=problem))
             if problem:
                 self._woken.set()
 

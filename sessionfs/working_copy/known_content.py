@@ -99,7 +99,7 @@ class KnownContent(JournalTree):
         if is_other is not None:
             self._name_as_prefix(known.key, is_proven=is_made)
         self._database.execute(
-            f"INSERT INTO objects ({_OBJECT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            f"INSERT INTO objects ({_OBJECT}, named) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
             " ON CONFLICT (key) DO UPDATE SET named = named AND sha256 != '' AND sha256 = excluded.sha256"
             " AND size = excluded.size, number = excluded.number, token = excluded.token,"
             " write_id = excluded.write_id, sha256 = excluded.sha256, size = excluded.size, mode = excluded.mode,"
@@ -149,9 +149,10 @@ class KnownContent(JournalTree):
         return [KnownObject(*row) for row in rows]
 
     def objects_with(self, sha256: str) -> list[KnownObject]:
-        """Objects that hold these bytes."""
+        """Some objects that hold these bytes; those that a person may delete come last."""
         rows = self._database.execute(
-            f"SELECT {_OBJECT} FROM objects WHERE sha256 = ? LIMIT 4", (sha256,)
+            f"SELECT {_OBJECT} FROM objects WHERE sha256 = ? ORDER BY instr(key, '.conflicts/') > 0 LIMIT 4",
+            (sha256,),
         ).fetchall()
         return [KnownObject(*row) for row in rows]
 

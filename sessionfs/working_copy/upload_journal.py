@@ -320,6 +320,7 @@ class UploadJournal(KnownContent):
     def drop_conflict(self, key: str) -> None:
         """Forget bytes kept aside: somebody decided."""
         self._database.execute("DELETE FROM conflicts WHERE key = ?", (key,))
+        self.drop_object(key)
 
     def conflict_of(self, live_key: str) -> str:
         """Key of the bytes kept aside for a live key, "" for none."""

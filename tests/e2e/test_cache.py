@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import shutil
+import stat
 import subprocess
 import time
 from pathlib import Path
@@ -25,7 +27,13 @@ LIMIT_BYTES = 10 * MIB
 
 def used_bytes(host: Host) -> int:
     """Bytes of the regular files in a host's working copy."""
-    return sum(path.stat().st_size for path in host.working_copy().rglob("*") if path.is_file())
+    total = 0
+    for path in host.working_copy().rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            # It may leave while it is looked at.
+            found = path.lstat()
+            total += found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return total
 
 
 def owed_files(host: Host) -> int:

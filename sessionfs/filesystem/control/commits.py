@@ -57,14 +57,17 @@ class Commits:
         """
         if is_turn:
             self._turns[session.id] = None
+        is_asked = False
         try:
             if not session.owned:
                 await self._own(session)
+            is_asked = True
             committed = await self._remote.commit(session.id, trigger, is_turn=is_turn)
         except SessionFSError as problem:
             _log.warning("commit.failed", session_id=session.id, trigger=trigger, reason=problem.message)
             self._last[session.id] = _text(_Refusal(session.id, trigger, str(problem)))
-            if not isinstance(problem, SessionAlreadyOwnedError | OwnershipLostError):
+            # Only what the replication process knows of is tried again, and told when it succeeds.
+            if is_asked and not isinstance(problem, SessionAlreadyOwnedError | OwnershipLostError):
                 session.commit_problem = problem.message
             raise
         self._last[session.id] = _text(committed)

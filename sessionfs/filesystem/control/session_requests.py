@@ -103,8 +103,9 @@ class SessionRequests:
         }
 
     def pending_turns(self) -> list[str]:
-        """Name the sessions in which a turn has ended that no commit has yet."""
-        return self._commits.pending_turns()
+        """Name the sessions of ours in which a turn has ended that no commit has yet."""
+        owned = {session.id for session in self._sessions.sessions.values() if session.owned}
+        return [session for session in self._commits.pending_turns() if session in owned]
 
     async def _changeable(self, session: str) -> Session:
         try:

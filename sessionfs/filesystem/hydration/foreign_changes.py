@@ -134,6 +134,7 @@ class ForeignChanges:
         if isinstance(node, Directory):
             return self._drop_directory(node, session)
         session.stale.add(number)
+        node.next_note_seconds = 0.0
         return self.drop(node)
 
     def drop(self, node: Node) -> bool:

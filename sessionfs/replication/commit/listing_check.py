@@ -118,7 +118,7 @@ class ListingCheck:
         now = known_object(there, key, 0)
         if (now.token, now.write_id) == (known.token, known.write_id):
             return False
-        self._require_earlier(session, now)
+        await self._require_earlier(session, now)
         if now.sha256 and (now.sha256, now.size_bytes) == (known.sha256, known.size_bytes):
             # The same bytes under another token: a copy onto itself by another tool.
             with self._journal.transaction():
@@ -126,7 +126,7 @@ class ListingCheck:
                 self._mark(session, key, "its attributes were changed elsewhere")
             return True
         # A request of our own that arrived late, or twice, brought back what our programs had replaced.
-        is_ours = now.write_id != "" and now.epoch == self._authority.epoch(session)
+        is_ours = self._is_ours(session, key, now)
         if not is_ours and not key.endswith("/") and not await self._conflicts.keep_aside(key, there):
             raise UnavailableError(f"{key!r} changes while it is committed", remedy="commit again")
         if self._is_busy(key, known):
@@ -142,11 +142,11 @@ class ListingCheck:
         if there is None or self._is_busy(key, None):
             return False
         now = known_object(there, key, 0)
-        self._require_earlier(session, now)
+        await self._require_earlier(session, now)
         live = keys.parse_live_key(key)
         if live is None or not now.write_id or key.endswith("/"):
             return False
-        is_ours = now.epoch == self._authority.epoch(session)
+        is_ours = self._is_ours(session, key, now)
         if not is_ours and not await self._conflicts.keep_aside(key, there):
             raise UnavailableError(f"{key!r} changes while it is committed", remedy="commit again")
         if self._journal.wanted(key) is not None:
@@ -157,16 +157,21 @@ class ListingCheck:
         await self._remove(session, key, there)
         return False
 
+    def _is_ours(self, session: SessionId, key: str, now: KnownObject) -> bool:
+        """Whether this process wrote an object, or one before it did and died before it knew."""
+        is_of_now = now.write_id != "" and now.epoch == self._authority.epoch(session)
+        return is_of_now or any(now.write_id == sent for sent, _ in self._journal.attempts(key))
+
     async def _remove(self, session: SessionId, key: str, there: ObjectStat) -> None:
         outcome = await self._store.delete(key, condition=IfMatch(there.token))
         if isinstance(outcome, Landed):
             self._tell(session, key, "a stale owner had put it")
 
-    def _require_earlier(self, session: SessionId, now: KnownObject) -> None:
-        if now.epoch > self._authority.epoch(session):
+    async def _require_earlier(self, session: SessionId, now: KnownObject) -> None:
+        if now.epoch > self._authority.latest_epoch(session):
             reason = f"{now.key!r} was written by a later owner (epoch {now.epoch})"
-            self._authority.lose(session, holder="", reason=reason)
-            raise OwnershipLostError(f"session {session} is owned by another host: {reason}")
+            if not await self._authority.is_ours_still(session, now.epoch, reason):
+                raise OwnershipLostError(f"session {session} is owned by another host: {reason}")
 
     def _mark(self, session: SessionId, key: str, reason: str) -> None:
         self._journal.mark(key, session, self._clock.wall_ns())

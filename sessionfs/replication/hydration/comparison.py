@@ -28,6 +28,7 @@ from sessionfs.model.errors import OwnershipLostError
 from sessionfs.model.names import SessionId
 from sessionfs.replication.hydration.survey import YOUNG_NS, RemoteEntry, Survey
 from sessionfs.replication.hydration.tree_rows import TreeRows, known_object
+from sessionfs.replication.ownership.notes import HELD
 from sessionfs.replication.remote_tree import RemoteTreeReader
 from sessionfs.replication.uploads.conflicts import RaiseEvent
 from sessionfs.working_copy.journal_tree import Node, SessionRow
@@ -387,7 +388,7 @@ class Comparison:
 
 def is_ours(row: SessionRow) -> bool:
     """Whether a session is this host's: what it has here is the truth, whatever a manifest says."""
-    return row.owner_state == "held" or (row.written and row.owner_state == "")
+    return row.owner_state == HELD or (row.written and row.owner_state == "")
 
 
 def _is_same_generation(row: SessionRow, survey: Survey) -> bool:
@@ -417,7 +418,7 @@ def busy_test(journal: UploadJournal, session: str) -> Callable[[str], bool]:
     """Give `is_busy` for many keys of a session at one moment: most sessions owe nothing when they are looked at."""
     prefix = keys.session_prefix(SessionId(session))
     sent = journal.attempted_keys(settled=False)
-    if not journal.session_work(session) and not any(key.startswith(prefix) for key, _ in sent):
+    if not journal.owes(session) and not any(key.startswith(prefix) for key, _ in sent):
         return lambda _key: False
     return lambda key: is_busy(journal, key)
 
@@ -448,6 +449,7 @@ def require_epoch(session: SessionId, entries: Iterable[RemoteEntry], most_epoch
             f"{later.key} was written by an owner of session {session} after this host (epoch {later.epoch},"
             f" ours is {most_epoch})",
             remedy="claim the session again",
+            object_epoch=later.epoch,
         )
 
 

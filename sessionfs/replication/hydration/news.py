@@ -10,11 +10,10 @@ from sessionfs.replication.hydration.comparison import Comparison, Differences, 
 from sessionfs.replication.hydration.exact_comparison import ExactComparison
 from sessionfs.replication.hydration.survey import RemoteTree, Survey
 from sessionfs.replication.hydration.tree_rows import TreeRows
+from sessionfs.replication.ownership.notes import HELD, latest_epoch
 from sessionfs.replication.remote_tree import KnownManifest, RemoteTreeReader
 from sessionfs.working_copy.journal_tree import SessionRow
 from sessionfs.working_copy.upload_journal import UploadJournal
-
-_HELD = "held"
 
 
 class News:
@@ -80,10 +79,12 @@ class News:
         if survey.is_exact:
             return await self._take_exact(row, survey)
         now = self._journal.session(row.id)
-        most_epoch = now.epoch if now is not None and now.owner_state == _HELD else -1
+        most_epoch = now.epoch if now is not None and now.owner_state == HELD else -1
         if most_epoch >= 0 and survey.manifest is not None:
             require_chain(row.id, survey.manifest, most_epoch)
         # Tokens and times that were never seen in a listing prove nothing.
+        if most_epoch >= 0:
+            most_epoch = latest_epoch(self._journal, row.id, most_epoch)
         found = await self._comparison.compare(survey, before, everything=was_exact, most_epoch=most_epoch)
         with self._journal.transaction():
             self._exact.note_exact(row.id, exact=False)

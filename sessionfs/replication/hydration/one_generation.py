@@ -123,7 +123,7 @@ class OneGeneration:
 
     def _require_clean(self, session: SessionId) -> None:
         row = self._journal.session(session)
-        if row is not None and (self._journal.session_work(session) or (is_ours(row) and row.changed)):
+        if row is not None and (self._journal.owes(session) or (is_ours(row) and row.changed)):
             raise InvalidRequestError(
                 f"session {session} has changes on this disk that no generation has yet",
                 remedy="mount without --at, or with another --state-dir",

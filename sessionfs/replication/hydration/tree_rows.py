@@ -17,7 +17,7 @@ from sessionfs.model import keys
 from sessionfs.model.names import SessionId
 from sessionfs.replication.hydration.exact_trees import live_key
 from sessionfs.replication.hydration.survey import RemoteEntry, RemoteTree, Survey
-from sessionfs.working_copy.known_content import KnownObject
+from sessionfs.working_copy.known_content import KnownObject, Prefix
 from sessionfs.working_copy.layout import ROOT_NUMBER
 from sessionfs.working_copy.upload_journal import UploadJournal
 
@@ -197,7 +197,12 @@ class TreeRows:
             known = replace(known, sha256=entry.sha256)
             self._journal.put_object(known)
         if (known.sha256, known.size_bytes) == (entry.sha256, entry.size_bytes):
-            self._journal.name_object(known.key)
+            if self._journal.work(known.key) is not None:
+                # An upload that is under way may have copied it aside already, and takes its place.
+                prefix = Prefix(entry.sha256, entry.size_bytes, is_proven=False)
+                self._journal.name_prefix(known.key, prefix)
+            else:
+                self._journal.name_object(known.key)
             return True
         may_be = known.size_bytes > entry.size_bytes or (
             known.size_bytes == entry.size_bytes and not known.sha256
@@ -239,7 +244,11 @@ class TreeRows:
             entry.size_bytes,
         )
         # Who appends copies nothing. That it begins with what is named is proven before anything relies on it.
-        has_grown = may_have_grown and before is not None and entry.size_bytes > before.size_bytes
+        may_begin = before is not None and (
+            entry.size_bytes > before.size_bytes
+            or (entry.size_bytes == before.size_bytes and not entry.sha256)
+        )
+        has_grown = may_have_grown and may_begin
         if is_other and not has_grown:
             # Whoever wrote this one has copied aside what generations named of the one before.
             self._journal.forget_named(entry.key)

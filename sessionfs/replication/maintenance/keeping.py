@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import stat
-from dataclasses import replace
 
 import trio
 
@@ -17,15 +16,15 @@ from sessionfs.formats import content_alias, object_metadata
 from sessionfs.formats.content_alias import ContentAlias
 from sessionfs.formats.manifest import ManifestEntry
 from sessionfs.model import keys
-from sessionfs.model.clock import Clock, sortable_stamp
+from sessionfs.model.clock import Clock
 from sessionfs.model.errors import OwnershipLostError, PreconditionFailedError
 from sessionfs.model.names import SessionId
 from sessionfs.replication.hydration.named_content import is_content, sha256_of
 from sessionfs.replication.maintenance.patient_store import PatientStore
-from sessionfs.replication.trio_store import READ_TRIES, Landed, write_id_of
-from sessionfs.stores.base import ByteRange, IfAbsent, ObjectMetadata, ObjectStat, Unconditional
+from sessionfs.replication.trio_store import READ_TRIES, Landed
+from sessionfs.replication.uploads.conflicts import aside_copy
+from sessionfs.stores.base import ByteRange, IfAbsent, ObjectStat, Unconditional
 
-_HOLDER_DIGITS = 8
 _RANGE_BYTES = 8 << 20
 
 
@@ -139,16 +138,13 @@ class Keeping:
         return prefix if prefix_bytes < found.size_bytes else whole, whole
 
     async def _keep_aside(self, found: ObjectStat) -> None:
-        holder = write_id_of(found)[:_HOLDER_DIGITS] or "unknown"
-        target = keys.conflict_key(found.key, stamp=sortable_stamp(self._clock.wall_ns()), holder=holder)
-        metadata = found.metadata or ObjectMetadata()
-        user = {**metadata.user, "sessionfs-write": self._clock.unique_id()}
+        plan = aside_copy(found.key, found, self._clock)
         outcome = await self._patient.copy(
             found.key,
-            target,
+            plan.target,
             source_token=found.token,
             condition=IfAbsent(),
-            metadata=replace(metadata, user=user),
+            metadata=plan.metadata,
         )
         if not isinstance(outcome, Landed):
             raise PreconditionFailedError(f"{found.key} could not be kept aside", remedy="run it again")

@@ -29,7 +29,7 @@ from sessionfs.model.names import SessionId
 from sessionfs.replication.hydration.fan_out import for_each
 from sessionfs.replication.ownership.notes import LOST
 from sessionfs.replication.trio_store import Landed, TrioStore
-from sessionfs.replication.uploads.conflicts import RaiseEvent
+from sessionfs.replication.uploads.conflicts import HOLDER_DIGITS, RaiseEvent
 from sessionfs.replication.uploads.content_source import Body, has_content
 from sessionfs.replication.uploads.key_upload import content_type_of
 from sessionfs.replication.uploads.sending import ImageChangedError, Sender
@@ -45,7 +45,6 @@ from sessionfs.working_copy.upload_journal import UploadJournal, Work
 REASON = "owed when ownership was lost"
 
 _CONCURRENT = 4
-_HOLDER_DIGITS = 8
 
 
 class Uploads(Protocol):
@@ -191,7 +190,7 @@ class Estrangement:
         return target if isinstance(sent.outcome, Landed) else None
 
     def _target(self, key: str, live: LivePath) -> str:
-        stamp, holder = sortable_stamp(self._clock.wall_ns()), self._holder()[:_HOLDER_DIGITS]
+        stamp, holder = sortable_stamp(self._clock.wall_ns()), self._holder()[:HOLDER_DIGITS]
         target = keys.conflict_key(key, stamp=stamp, holder=holder)
         try:
             check_key(target, self._store.capabilities)
@@ -201,7 +200,7 @@ class Estrangement:
         return target
 
     def _note_kept(self, row: Work, live: LivePath, kept: str) -> None:
-        holder = self._holder()[:_HOLDER_DIGITS]
+        holder = self._holder()[:HOLDER_DIGITS]
         self._journal.add_conflict(kept, live_key=row.key, holder=holder, reason=REASON)
         self._raise_event(
             "session.conflict.kept",

@@ -21,6 +21,27 @@ from sessionfs.model.names import SessionId
 from sessionfs.working_copy.journal_tree import SessionRow
 from sessionfs.working_copy.upload_journal import UploadJournal
 
+
+def latest_epoch(journal: UploadJournal, session: str, epoch: int) -> int:
+    """Give the highest epoch of an object that proves no other owner.
+
+    Args:
+        journal: Has the notes.
+        session: The session.
+        epoch: Of this host's ownership.
+    """
+    return max(epoch, int(journal.meta(_copied(session)) or 0))
+
+
+def note_copied(journal: UploadJournal, session: str, epoch: int) -> None:
+    """Note that an object shows an epoch that no owner of this session had: a tool copied it from another."""
+    journal.set_meta(_copied(session), str(max(epoch, latest_epoch(journal, session, 0))))
+
+
+def _copied(session: str) -> str:
+    return f"copied_epoch:{session}"
+
+
 HELD, RELEASED, LOST = "held", "released", "lost"
 _REMEMBERED_CLAIMS = 16
 

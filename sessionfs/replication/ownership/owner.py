@@ -32,7 +32,7 @@ from sessionfs.replication.ownership.claiming import Claiming
 from sessionfs.replication.ownership.confirming import Confirming
 from sessionfs.replication.ownership.heartbeat import Heartbeat
 from sessionfs.replication.ownership.holdings import Claim, Holding
-from sessionfs.replication.ownership.notes import HELD, OwnershipNotes
+from sessionfs.replication.ownership.notes import HELD, OwnershipNotes, latest_epoch, note_copied
 from sessionfs.replication.ownership.presuming import is_thought_ours, is_unanswered, may_be_presumed
 from sessionfs.replication.trio_store import TrioStore
 from sessionfs.replication.uploads.conflicts import RaiseEvent
@@ -250,6 +250,36 @@ class Ownership:
         self._tell(SessionState(session, owned=False, holder=holder))
         self._heartbeat.publish()
         self._woken.set()
+
+    def latest_epoch(self, session: str) -> int:
+        """The highest epoch of an object that proves no other owner."""
+        return latest_epoch(self._journal, session, self.epoch(session))
+
+    async def is_ours_still(self, session: str, object_epoch: int, reason: str) -> bool:
+        """An object shows a later epoch than ours: a later owner's, unless the record says that there is none.
+
+        What a tool copied from another session has that session's epoch.
+
+        Args:
+            session: The session.
+            object_epoch: The object's.
+            reason: The proof, for people.
+
+        Returns:
+            Whether the session is still ours; if not, it counts as lost.
+
+        Raises:
+            SessionFSError: The store does not answer.
+        """
+        holding = self._holdings.get(session)
+        if holding is not None and not holding.claim.is_presumed:
+            found = await self._claiming.acquisition.read(SessionId(session))
+            is_current = self._holdings.get(session) is holding
+            if is_current and found is not None and found.stat.token == holding.claim.record_token:
+                note_copied(self._journal, session, object_epoch)
+                return True
+        self.lose(session, holder="", reason=reason)
+        return False
 
     # --- across restarts
 

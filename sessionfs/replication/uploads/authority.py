@@ -19,6 +19,16 @@ class Authority(Protocol):
     def lose(self, session: str, *, holder: str, reason: str) -> None:
         """Take note of a proof that another host owns the session."""
 
+    def latest_epoch(self, session: str) -> int:
+        """The highest epoch of an object that proves no other owner."""
+
+    async def is_ours_still(self, session: str, object_epoch: int, reason: str) -> bool:
+        """Whether the session is ours although an object shows a later epoch; if not, it counts as lost.
+
+        Raises:
+            SessionFSError: The store does not answer.
+        """
+
 
 class SoleWriter:
     """For a store that nobody else writes: tests, and work on a scratch copy."""
@@ -33,3 +43,11 @@ class SoleWriter:
 
     def lose(self, session: str, *, holder: str, reason: str) -> None:
         """Nobody can take what only one writes."""
+
+    def latest_epoch(self, session: str) -> int:  # noqa: ARG002 - as above
+        """The first."""
+        return FIRST_EPOCH
+
+    async def is_ours_still(self, session: str, object_epoch: int, reason: str) -> bool:  # noqa: ARG002 - as above
+        """Nobody can take what only one writes."""
+        return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sessionfs.model import keys, names
 from sessionfs.model.clock import Clock, sortable_stamp
@@ -13,7 +13,32 @@ from sessionfs.stores.base import IfAbsent, ObjectMetadata, ObjectStat
 from sessionfs.working_copy.upload_journal import UploadJournal
 
 RaiseEvent = Callable[[str, Mapping[str, str | int | float | bool]], None]
-_HOLDER_DIGITS = 8
+HOLDER_DIGITS = 8
+"""So much of a holder's, or a writer's, name is in the keys of what is kept of his."""
+
+
+@dataclass(frozen=True, slots=True)
+class AsideCopy:
+    """How an object is kept aside.
+
+    Attributes:
+        target: Where its bytes go.
+        holder: Who wrote them, "unknown" for another tool.
+        metadata: Its own, with a write id that settles a lost answer of the copy.
+    """
+
+    target: str
+    holder: str
+    metadata: ObjectMetadata
+
+
+def aside_copy(key: str, found: ObjectStat, clock: Clock) -> AsideCopy:
+    """Plan how the object at a live key is kept aside."""
+    holder = write_id_of(found)[:HOLDER_DIGITS] or "unknown"
+    target = keys.conflict_key(key, stamp=sortable_stamp(clock.wall_ns()), holder=holder)
+    metadata = found.metadata or ObjectMetadata()
+    user = {**metadata.user, "sessionfs-write": clock.unique_id()}
+    return AsideCopy(target, holder, replace(metadata, user=user))
 
 
 class Conflicts:
@@ -47,25 +72,18 @@ class Conflicts:
         Raises:
             SessionFSError: The store refused or did not answer.
         """
-        holder = write_id_of(found)[:_HOLDER_DIGITS] or "unknown"
-        target = keys.conflict_key(key, stamp=sortable_stamp(self._clock.wall_ns()), holder=holder)
-        metadata = found.metadata or ObjectMetadata()
-        # A write id of its own settles a lost answer of this copy.
-        user = {**metadata.user, "sessionfs-write": self._clock.unique_id()}
+        plan = aside_copy(key, found, self._clock)
+        target = plan.target
         outcome = await self._store.copy(
-            key,
-            target,
-            source_token=found.token,
-            condition=IfAbsent(),
-            metadata=replace(metadata, user=user),
+            key, target, source_token=found.token, condition=IfAbsent(), metadata=plan.metadata
         )
         if not isinstance(outcome, Landed):
             return False
         with self._journal.transaction():
             # Another name of the file may have lost these bytes: here they are.
             self._journal.put_object(replace(known_object(found, target, 0), token=outcome.token))
-            self._journal.add_conflict(target, live_key=key, holder=holder)
-            self.announce(key, target, holder)
+            self._journal.add_conflict(target, live_key=key, holder=plan.holder)
+            self.announce(key, target, plan.holder)
         return True
 
     def announce(self, key: str, kept: str, holder: str) -> None:

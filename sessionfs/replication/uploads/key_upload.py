@@ -313,13 +313,13 @@ class KeyUpload:
         self._journal.put_object(now)
         return True
 
-    def _check_epoch(self, live: LivePath, found: ObjectStat) -> None:
+    async def _check_epoch(self, live: LivePath, found: ObjectStat) -> None:
         """An object of a later owner is the proof that this host is none."""
         epoch = known_object(found, found.key, 0).epoch
-        if epoch > self._authority.epoch(live.session):
+        if epoch > self._authority.latest_epoch(live.session):
             reason = f"{found.key!r} was written by a later owner (epoch {epoch})"
-            self._authority.lose(live.session, holder="", reason=reason)
-            raise OwnershipLostError(f"session {live.session} is owned by another host: {reason}")
+            if not await self._authority.is_ours_still(live.session, epoch, reason):
+                raise OwnershipLostError(f"session {live.session} is owned by another host: {reason}")
 
     async def _meet(self, live: LivePath, key: str, subject: Subject, found: ObjectStat | None) -> None:
         """Somebody else's object (or none) is where ours was expected: make it the base of the next try.
@@ -338,7 +338,7 @@ class KeyUpload:
         if self._attempts.is_ours(key, found):
             self._attempts.adopt(key, found)
             return
-        self._check_epoch(live, found)
+        await self._check_epoch(live, found)
         there = known_object(found, key, 0)
         is_empty_marker = key.endswith("/") and there.size_bytes == 0
         if not (is_empty_marker or (there.sha256 and has_content(there, subject.content))):
@@ -426,7 +426,8 @@ class KeyUpload:
             known = self._journal.object(key)
             if known is None:
                 if not self._journal.attempts(key):
-                    return self._finish_removal(row)
+                    # Nobody has looked: somebody else's object may be there, and begin with what is named.
+                    return self._finish(row)
                 # Something was sent once: it may have arrived after it was given up.
                 await self._attempts.look(key)
                 known = self._journal.object(key)
@@ -444,7 +445,7 @@ class KeyUpload:
                 if self._attempts.is_ours(key, outcome.found):
                     self._attempts.adopt(key, outcome.found)
                     continue
-                self._check_epoch(live, outcome.found)
+                await self._check_epoch(live, outcome.found)
                 # It is another writer's now: theirs to delete.
                 self._conflicts.announce(key, key, write_id_of(outcome.found)[:8] or "unknown")
             return self._finish_removal(row)
@@ -498,10 +499,18 @@ class KeyUpload:
         if known.sha256:
             others += self._journal.objects_with(known.sha256)
         if not any(
-            other.key != known.key and (other.sha256, other.size_bytes) == (known.sha256, known.size_bytes)
+            other.key != known.key
+            and _is_kept(other.key)
+            and (other.sha256, other.size_bytes) == (known.sha256, known.size_bytes)
             for other in others
         ):
             await self._parking.park(known)
+
+
+def _is_kept(key: str) -> bool:
+    """Whether an object stays as long as something needs it; what is kept of a conflict a person may delete."""
+    live = keys.parse_live_key(key)
+    return live is not None or keys.parse_conflict_key(key) is None
 
 
 def content_type_of(key: str, mode: int) -> str:

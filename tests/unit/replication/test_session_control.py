@@ -337,3 +337,17 @@ async def test_the_others_are_released_although_one_cannot_be(a: ControlWorld) -
         with pytest.raises(AccessError):
             await control.release_all()
     assert (a.record().state, a.record(other).state) == ("held", "released")
+
+
+async def test_a_commit_that_fails_for_an_old_file_that_is_open_takes_the_session_from_nobody(
+    a: ControlWorld, tmp_path: Path
+) -> None:
+    await commit_session(a)
+    a.put_of_epoch(b"f", b"of another owner", 1)
+    async with a.at_work() as control:
+        await control.claim(SESSION)
+        a.journal.set_meta(f"behind:{SESSION}", "1")
+        a.states.clear()
+        with pytest.raises(UnavailableError, match="still has the old file open"):
+            await control.commit(SESSION, "test")
+    assert [(state.owned, state.commit_problem != "") for state in a.states] == [(True, True)]

@@ -21,6 +21,7 @@ from sessionfs.replication.hydration.survey import RemoteTree, Survey
 from sessionfs.replication.hydration.takeover.generation_sources import GenerationSources
 from sessionfs.replication.hydration.takeover.tail import Settled, Tail
 from sessionfs.replication.hydration.tree_rows import TreeRows
+from sessionfs.replication.ownership.notes import latest_epoch
 from sessionfs.replication.remote_tree import RemoteTreeReader
 from sessionfs.working_copy.known_content import KnownObject, Prefix
 from sessionfs.working_copy.upload_journal import UploadJournal
@@ -111,17 +112,18 @@ class CatchUp:
             require_chain(session, base.manifest, base.epoch)
         if not self.is_behind(session):
             self._journal.set_meta(_behind(session), "1")
+        most_epoch = latest_epoch(self._journal, session, base.epoch)
         before = self._comparison.before(session)
         survey = await self._reader.listing(session, base.manifest, base.token)
         settled = Settled()
         if base.manifest is not None and (base.manifest.removed or self._reader.is_exact(base.manifest)):
             found = await self._take_generation(survey, base.manifest)
             settled = await self._tail.settle(
-                survey, base.manifest, epoch=base.epoch, waiting=found.present(self._journal)
+                survey, base.manifest, most_epoch=most_epoch, waiting=found.present(self._journal)
             )
             found.files |= settled.adopted
         else:
-            found = await self._comparison.compare(survey, before, everything=True, most_epoch=base.epoch)
+            found = await self._comparison.compare(survey, before, everything=True, most_epoch=most_epoch)
         await self._name_contents(session, base.manifest)
         waiting = found.present(self._journal)
         with self._journal.transaction():

@@ -132,14 +132,14 @@ class Tail:
         self._raise_event = raise_event
 
     async def settle(
-        self, survey: Survey, manifest: Manifest, *, epoch: int, waiting: Iterable[int] = ()
+        self, survey: Survey, manifest: Manifest, *, most_epoch: int, waiting: Iterable[int] = ()
     ) -> Settled:
         """Settle what a listing shows beyond a generation; the tree here is that of the generation.
 
         Args:
             survey: The listing, made just now.
             manifest: The generation.
-            epoch: Ours.
+            most_epoch: Objects of later ones are another owner's.
             waiting: Files that still have old bytes here: their keys are left for the next time.
 
         Raises:
@@ -150,7 +150,7 @@ class Tail:
         entries = {} if manifest.removed else {entry.path: entry for entry in manifest.entries}
         settled = Settled(waiting=set(waiting))
         found = await self._look(survey, entries, settled)
-        require_epoch(session, (one.theirs for one in found), epoch)
+        require_epoch(session, (one.theirs for one in found), most_epoch)
 
         async def one(item: _Found) -> None:
             await self._settle_one(session, manifest, item, settled)

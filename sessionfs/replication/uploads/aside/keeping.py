@@ -67,7 +67,8 @@ class Keeping:
         ):
             await self.keep(known, prefixes)
         with self._journal.transaction():
-            if self._journal.object(known.key) == known:
+            now = self._journal.object(known.key)
+            if now is not None and now.token == known.token:
                 proven = [one for one in prefixes if one.is_proven]
                 unproven_bytes = _common_bytes(prefixes, content)
                 if content is not None and not known.number:

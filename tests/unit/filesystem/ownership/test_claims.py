@@ -206,3 +206,39 @@ async def test_a_session_that_is_lost_before_anything_was_changed_here_is_compar
     rig.core.note_session_state(SessionState("s", owned=False, holder="b"))
     assert session.foreign
     assert session.refreshed_seconds == -math.inf
+
+
+@pytest.mark.parametrize("act", ["write", "chmod", "rename", "link"])
+async def test_an_old_file_that_a_program_changes_before_it_left_is_ours_from_then_on(
+    rig: Rig, act: str
+) -> None:
+    """The upload keeps the other host's aside; nothing that was acknowledged leaves with the old bytes."""
+    root, number = await warm(rig)
+    opened = await answer(rig.core.open(number, os.O_RDWR, ME))
+    rig.core.write(opened.handle, 0, b"OLD")
+    rig.core._sessions.sessions[b"s"].disown()
+    written_elsewhere(rig, root, number, b"newer")
+    await answer(rig.core.mkdir(root, b"d", 0o755, ME))
+    assert rig.core._sessions.sessions[b"s"].stale == {number}
+    if act == "write":
+        assert rig.core.write(opened.handle, 0, b"NEW") == 3
+    elif act == "chmod":
+        await answer(rig.core.setattr(number, ME, mode=0o600))
+    elif act == "rename":
+        await answer(rig.core.rename(root, b"a", root, b"moved", 0, ME))
+    else:
+        await answer(rig.core.link(number, root, b"linked", ME))
+    rig.core.release(opened.handle)
+    assert "EVICTED" not in rig.operations()
+    assert await rig.read(number) == (b"NEW" if act == "write" else b"OLD")
+
+
+async def test_under_strict_a_claim_that_fails_before_a_commit_closes_nothing(rigs: Any) -> None:
+    """The replication process knows of no failed commit, and would never tell that it is over."""
+    rig = rigs(policy="strict")
+    _root, number = await warm(rig)
+    rig.remote.claims = [UnavailableError("no route")]
+    with pytest.raises(UnavailableError):
+        await rig.core.session_requests.commit("s", "command")
+    opened = await answer(rig.core.open(number, os.O_WRONLY, ME))
+    rig.core.release(opened.handle)

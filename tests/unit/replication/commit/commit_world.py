@@ -48,11 +48,13 @@ class Owner:
     Attributes:
         current: The epoch of every session.
         is_permitted: Whether anything may be sent.
+        has_later_owner: Whether an object of a later epoch is a later owner's.
         lost: Reasons why sessions were lost.
     """
 
     current: int = FIRST_EPOCH
     is_permitted: bool = True
+    has_later_owner: bool = True
     lost: list[str] = field(default_factory=list)
 
     def epoch(self, session: str) -> int:
@@ -62,6 +64,16 @@ class Owner:
     def may_change(self, session: str) -> bool:
         assert session == SESSION
         return self.is_permitted
+
+    def latest_epoch(self, session: str) -> int:
+        assert session == SESSION
+        return self.current
+
+    async def is_ours_still(self, session: str, object_epoch: int, reason: str) -> bool:
+        assert object_epoch > self.current
+        if self.has_later_owner:
+            self.lose(session, holder="", reason=reason)
+        return not self.has_later_owner
 
     def lose(self, session: str, *, holder: str, reason: str) -> None:
         self.lost.append(f"{session} {holder}: {reason}")

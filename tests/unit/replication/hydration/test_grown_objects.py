@@ -8,7 +8,7 @@ import pytest
 
 from sessionfs.formats import manifest as manifests
 from sessionfs.model import keys
-from sessionfs.stores.base import ObjectStore
+from sessionfs.stores.base import ObjectMetadata, ObjectStore, Unconditional
 from sessionfs.stores.memory import MemoryStore
 from tests.unit.replication.commit.commit_world import read_generation
 from tests.unit.replication.commit.control_world import (
@@ -149,5 +149,13 @@ async def test_a_claim_that_writes_the_newest_generation_again_is_no_other_gener
     key = keys.manifest_key(SESSION)
     put_of_epoch(store, "f", GROWN, 1)
     fence(store, manifests.decode(read(store, key), key), 2)
+    await released.hydrator.refresh_session(SESSION)
+    assert prefixes(released) == UNPROVEN
+
+
+async def test_the_same_bytes_put_again_by_a_tool_without_a_sum_stay_named(
+    released: Host, store: ObjectStore
+) -> None:
+    store.put(KEY, NAMED, condition=Unconditional(), metadata=ObjectMetadata())
     await released.hydrator.refresh_session(SESSION)
     assert prefixes(released) == UNPROVEN

@@ -10,15 +10,17 @@ import trio
 
 from sessionfs.formats import link_messages as messages
 from sessionfs.formats import manifest as manifests
+from sessionfs.formats import ownership
 from sessionfs.formats.commit_messages import CommitAll
 from sessionfs.formats.intent_records import Operation
 from sessionfs.formats.link_message import SessionRefreshed
 from sessionfs.formats.manifest import Manifest
+from sessionfs.formats.ownership import OwnerRecord
 from sessionfs.model import keys
 from sessionfs.model.errors import OwnershipLostError
 from sessionfs.model.names import session_id
 from sessionfs.replication.service import ReplicationService
-from sessionfs.stores.base import ObjectStat, ObjectStore
+from sessionfs.stores.base import ObjectMetadata, ObjectStat, ObjectStore, Unconditional
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.testing.faulty_store import FaultyStore, Interfere
 from tests.unit.replication.test_service_start import Machine
@@ -193,12 +195,36 @@ async def test_the_service_loses_the_session_and_answers_what_its_later_owner_ch
     assert machine.bucket()["f"] == b"of a later owner"
 
 
-async def test_the_same_when_only_an_object_shows_him(machine: Machine) -> None:
+async def test_the_same_when_only_an_object_and_the_record_show_him(machine: Machine) -> None:
     async with machine.service() as service:
         epoch = await commit(service, machine)
+        record = OwnerRecord(session=SESSION, holder="b" * 32, epoch=epoch + 1)
+        machine.store.put(
+            keys.owner_key(SESSION),
+            ownership.encode(record),
+            condition=Unconditional(),
+            metadata=ObjectMetadata(),
+        )
         put_of_epoch(machine.store, "f", b"of a later owner", epoch + 1)
         assert (await refresh(service, machine)).foreign
         assert losses(service) == [""]
+
+
+async def test_an_object_that_a_tool_copied_from_another_session_ends_no_ownership(machine: Machine) -> None:
+    """It carries the epoch of that session."""
+    async with machine.service() as service:
+        epoch = await commit(service, machine)
+        put_of_epoch(machine.store, "f", b"of another session", epoch + 9)
+        for _ in range(2):
+            assert not (await refresh(service, machine)).foreign
+        assert losses(service) == []
+        assert service._ownership.owns(SESSION)
+        assert service._ownership.latest_epoch(SESSION) == epoch + 9
+        machine.make(Operation.CREATE, machine.session, "s/g", b"more")
+        await service.handle(messages.Drain(machine.log.position, 5.0))
+        await service.handle(CommitAll("timer", machine.log.position))
+        assert losses(service) == []
+        assert newest(machine.store).generation == 2
 
 
 async def test_the_first_use_of_a_session_finds_its_later_owner_too(machine: Machine) -> None:
@@ -210,6 +236,7 @@ async def test_the_first_use_of_a_session_finds_its_later_owner_too(machine: Mac
         opened = await service.handle(messages.OpenSession(SESSION, machine.log.position))
         assert isinstance(opened, messages.SessionFound)
         assert not opened.owned
+        assert opened.foreign
         assert losses(service) == ["taker"]
 
 
