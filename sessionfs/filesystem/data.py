@@ -392,8 +392,8 @@ class Data:
             await self._volume.remote.flush(node.number)
         elif session.owned:
             await self._sessions.control.commits.commit(session, "fsync")
-        elif session.written_here:
-            # It was lost since: what was written here is in no generation, and nobody may be told that it is.
+        elif session.holder:
+            # Another host's: what was written here before is in no generation, and nobody may be told that it is.
             raise failure(errno.EROFS)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,9 @@ def test_a_journal_of_version_1_is_taken_over(tmp_path: Path) -> None:
         ("sessions/s.conflicts/f/x-y", "y", "")
     ]
     assert [event.name for event in journal.events(0, 10)] == ["session.file.created"]
+    # Only what was there before may be named by a manifest of then.
+    journal.put_object(replace(known, key="sessions/s/new"))
+    assert not journal.is_named("sessions/s/new")
     journal.close()
     again = UploadJournal(str(tmp_path / "journal.db"), clock=SystemClock())
     assert not again.fresh

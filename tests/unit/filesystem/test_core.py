@@ -14,6 +14,7 @@ from sessionfs.formats.intent_records import Operation
 from sessionfs.formats.link_messages import (
     Evict,
 )
+from sessionfs.formats.ownership_messages import SessionState
 from sessionfs.model.errors import NotFoundError, UnavailableError
 from sessionfs.working_copy.layout import ROOT_NUMBER
 from tests.unit.filesystem.conftest import ME, Rig, Somebody, answer
@@ -435,3 +436,16 @@ async def test_a_handle_that_is_not_open_is_refused(rig: Rig) -> None:
     assert await refused(rig.core.readdir, 77, 0) == errno.EBADF
     rig.core.release(77)
     rig.core.releasedir(77)
+
+
+async def test_a_sync_to_the_bucket_of_a_session_that_was_lost_is_an_error(rigs: Callable[..., Rig]) -> None:
+    """What was written before the loss is in no generation."""
+    rig = rigs(fsync="bucket")
+    session = await rig.session()
+    await rig.file(session, b"a", b"1")
+    handle = await answer(rig.core.opendir(session, ME))
+    await rig.core.fsyncdir(handle)
+    rig.core.note_session_state(SessionState("s", owned=False, holder="b"))
+    with pytest.raises(OSError, match=os.strerror(errno.EROFS)):
+        await rig.core.fsyncdir(handle)
+    rig.core.releasedir(handle)

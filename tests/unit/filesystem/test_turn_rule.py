@@ -145,6 +145,10 @@ async def test_a_commit_that_fails_does_not_fail_the_write(ruled: Callable[..., 
     assert await log.append(STEP) == 0
     assert log.rig.core.session_requests.problems() == {"s": "no route"}
     assert log.rig.core.session_requests.pending_turns() == ["s"]
+    session = log.rig.core._sessions.sessions[b"s"]
+    session.owned = False
+    assert log.rig.core.session_requests.pending_turns() == []  # another host's turns are its own
+    session.owned = True
     log.close()
     if policy == "degrade":
         await log.append(STEP)

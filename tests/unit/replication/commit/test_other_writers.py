@@ -76,6 +76,26 @@ async def test_old_bytes_that_a_late_request_of_ours_brought_back_are_put_right_
     assert len(world.events("session.object.repaired")) == 2
 
 
+async def test_a_put_of_a_process_before_that_arrives_late_is_no_conflict_either(
+    world: CommitWorld, owner: Owner
+) -> None:
+    """It carries the epoch of that process; its attempt is in the journal."""
+    world.write(b"a", b"old")
+    await world.settle()
+    old = world.stat(b"a")
+    assert old.metadata is not None
+    world.write(b"a", b"new")
+    await world.commit()
+    world.journal.begin_attempt(old.metadata.user["sessionfs-write"], world.key(b"a"))
+    world.journal.settle_attempt(old.metadata.user["sessionfs-write"])
+    owner.current += 1
+    world.memory.put(world.key(b"a"), b"old", condition=Unconditional(), metadata=old.metadata)
+    world.write(b"c", b"so that there is something to commit")
+    await world.commit()
+    assert live_objects(world.memory)[b"a"] == b"new"
+    assert world.kept_aside() == []
+
+
 async def test_the_same_bytes_under_another_token_are_described_anew_and_are_no_conflict(
     world: CommitWorld,
 ) -> None:

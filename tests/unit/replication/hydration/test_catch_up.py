@@ -21,6 +21,7 @@ from sessionfs.model.errors import CorruptDataError, OwnershipLostError, Unavail
 from sessionfs.model.names import SessionId
 from sessionfs.replication.hydration.takeover import generation_sources, tail
 from sessionfs.replication.hydration.takeover.catch_up import Base, CaughtUp
+from sessionfs.replication.hydration.tree_rows import TreeRows
 from sessionfs.replication.ownership.holdings import Claim
 from sessionfs.replication.uploader import Uploader
 from sessionfs.replication.uploads.authority import Authority
@@ -563,3 +564,21 @@ async def test_a_file_that_a_program_changed_meanwhile_is_the_uploaders(
     await upload(host)
     assert live(store)["over"] == b"ours"
     assert kept_aside(store)["over"] == b"uncommitted"
+
+
+async def test_what_an_upload_under_way_is_about_to_replace_is_named_without_a_proof(
+    host: Host, store: FaultyStore
+) -> None:
+    """It may have been copied aside already; the object that comes need not begin with it."""
+    manifest = put_generation(store)
+    await host.hydrator.open_session(SESSION)
+    key = PREFIX + "over"
+    known = host.journal.object(key)
+    assert known is not None
+    host.journal.forget_named(key)
+    entry = next(one for one in manifest.entries if one.path == b"over")
+    host.journal.put_object(replace(known, sha256=entry.sha256, size_bytes=entry.size_bytes))
+    host.journal.mark(key, SESSION, 1)
+    TreeRows(host.journal, SESSION).name_contents(manifest)
+    assert not host.journal.is_named(key)
+    assert [(one.sha256, one.is_proven) for one in host.journal.prefixes(key)] == [(entry.sha256, False)]
