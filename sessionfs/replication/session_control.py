@@ -240,8 +240,10 @@ class SessionControl:
 
     def note_claimed(self, session: SessionId, claim: Claim) -> None:
         """A session became ours without a program's asking: what others did is taken over in the background."""
+        if self._unsettled.get(session) != claim:
+            # Else it is waited for already, with a pause: the chores' own claims do not end it.
+            self._woken.set()
         self._unsettled[session] = claim
-        self._woken.set()
 
     # --- commits
 

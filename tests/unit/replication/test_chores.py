@@ -139,3 +139,28 @@ async def test_the_cost_of_looking_is_that_of_sessions_not_of_what_they_owe(
     host.journal._database.set_trace_callback(None)
     assert len(seen) == 2
     assert read == []
+
+
+async def test_a_commit_that_fails_for_what_is_not_taken_over_yet_waits_for_its_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claim says each time that there is something to take over: that alone begins no other round."""
+    host = ControlWorld(tmp_path / "host", MemoryStore(), settings=PATIENT)
+    host.write(b"f", b"1")
+    tries: list[str] = []
+
+    async def fail(session: SessionId, _claim: object) -> None:
+        tries.append(session)
+        # A round that begins another at once would go on for ever.
+        await trio.lowlevel.checkpoint()
+        if len(tries) > 50:
+            await trio.sleep_forever()
+        raise UnavailableError("not now")
+
+    monkeypatch.setattr(host.control, "_take_over", fail)
+    async with host.at_work(chores=True) as control:
+        with pytest.raises(UnavailableError):
+            await control.commit(SESSION, "test")
+        await trio.sleep(0.2)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(tries) < 10
