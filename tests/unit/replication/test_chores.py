@@ -158,6 +158,7 @@ async def test_a_commit_that_fails_for_what_is_not_taken_over_yet_waits_for_its_
         raise UnavailableError("not now")
 
     monkeypatch.setattr(host.control, "_take_over", fail)
+    monkeypatch.setattr(host.ownership, "is_caught_up", lambda _session: False)
     async with host.at_work(chores=True) as control:
         with pytest.raises(UnavailableError):
             await control.commit(SESSION, "test")
