@@ -80,7 +80,11 @@ class Bucket(MemoryStore):
         super().delete(key, condition=condition)
         numbered = _NUMBERED.match(key)
         if numbered:
-            self.collected.add(int(numbered[1]))
+            number = int(numbered[1])
+            self.collected.add(number)
+            if all(manifest["generation"] != number for manifest in self.chain):
+                # A commit that never counted: once it is collected its number is free.
+                self.numbered.pop(number, None)
 
     def _note_number(self, number: int, body: bytes) -> None:
         if number in self.numbered and self.numbered[number] != body:
