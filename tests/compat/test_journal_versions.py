@@ -50,6 +50,34 @@ def test_a_journal_of_version_1_is_taken_over(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_journal_of_version_2_opens(tmp_path: Path) -> None:
+    journal = UploadJournal(written_by(2, tmp_path), clock=SystemClock())
+    row = journal.session("s")
+    assert row is not None
+    assert (row.generation, row.epoch, row.owner_state, row.recovery, row.turn) == (
+        4,
+        4,
+        "held",
+        "committed",
+        2,
+    )
+    key = "sessions/s/f%FF"
+    known = journal.object(key)
+    assert known is not None
+    assert (known.token, known.lineage, known.epoch) == ("t1", "l1", 4)
+    assert journal.is_named(key)
+    assert [(prefix.size_bytes, prefix.is_proven) for prefix in journal.prefixes(key)] == [
+        (1, False),
+        (2, True),
+    ]
+    assert journal.blocks("a" * 64) == ("d" * 64,)
+    assert journal.is_base(key, "t0")
+    assert journal.resolve("s", b"f\xff") == 11
+    assert [work.key for work in journal.session_work("s")] == ["sessions/s/"]
+    assert journal.meta("log_position") == "17"
+    journal.close()
+
+
 def test_a_taken_over_journal_has_the_tables_of_a_new_one(tmp_path: Path) -> None:
     UploadJournal(written_by(1, tmp_path), clock=SystemClock()).close()
     UploadJournal(str(tmp_path / "new.db"), clock=SystemClock()).close()
@@ -64,6 +92,9 @@ def test_a_taken_over_journal_has_the_tables_of_a_new_one(tmp_path: Path) -> Non
         database.close()
         return {**found, "indices": indices}
 
+    assert columns("journal.db") == columns("new.db")
+    (tmp_path / "journal.db").unlink()
+    written_by(2, tmp_path)
     assert columns("journal.db") == columns("new.db")
 
 
