@@ -203,6 +203,7 @@ class ReplicationService:
             mount_point=mount_point,
             raise_event=self._journal.add_event,
             on_clean=self._note_clean,
+            on_arrived=self._note_arrived,
             authority=self._ownership,
         )
 
@@ -368,6 +369,9 @@ class ReplicationService:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._uploader.run)
             await self._control.resume()
+
+    def _note_arrived(self) -> None:
+        self._control.note_applied()
 
     def _note_clean(self) -> None:
         self._evictor.note_activity()

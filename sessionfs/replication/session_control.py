@@ -128,8 +128,12 @@ class SessionControl:
         """Take over what others did before this claim; everything of the session may be sent then."""
         if claim.is_presumed:
             return None
-        async with self._locks.setdefault(session, trio.Lock()), self._losing(session):
-            return await self._take_over(session, claim)
+        try:
+            async with self._locks.setdefault(session, trio.Lock()), self._losing(session):
+                return await self._take_over(session, claim)
+        finally:
+            # What is to be put right may be owed of a session that was lost meanwhile.
+            self.note_applied()
 
     @asynccontextmanager
     async def _losing(self, session: SessionId) -> AsyncIterator[None]:

@@ -91,6 +91,7 @@ class Uploader:
         mount_point: Where the working copy is mounted, "" when it is not.
         raise_event: Told of uploads, conflicts and outages.
         on_clean: Called when a key is as it should be.
+        on_arrived: Called when old puts were found to have arrived, and their keys are owed: also of a session that was given up since.
         authority: Says which sessions may be changed; None when nobody else writes.
 
     Attributes:
@@ -110,12 +111,14 @@ class Uploader:
         mount_point: str,
         raise_event: RaiseEvent,
         on_clean: Callable[[], None] = lambda: None,
+        on_arrived: Callable[[], None] = lambda: None,
         authority: Authority | None = None,
     ) -> None:
         self._journal = journal
         self._store = store
         self._settings = settings
         self._on_clean = on_clean
+        self._on_arrived = on_arrived
         self._clock = clock
         self._outage = Outage(settings, clock, raise_event)
         self._attempts = Attempts(journal, store, clock)
@@ -488,10 +491,13 @@ class Uploader:
 
     async def _look_late(self) -> None:
         try:
-            for key in await self._attempts.look_late(self.in_flight):
+            arrived = await self._attempts.look_late(self.in_flight)
+            for key in arrived:
                 live = keys.parse_live_key(key)
                 if live is not None:
                     self._journal.mark(key, live.session, self._clock.wall_ns())
+            if arrived:
+                self._on_arrived()
         except SessionFSError as error:
             _log.warning("late puts not looked at", problem=str(error))
         finally:

@@ -14,8 +14,13 @@ from sessionfs.model.names import SessionId
 from sessionfs.replication.ownership.estrangement import Estrangement
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.working_copy.upload_journal import UploadJournal
-from tests.unit.replication.commit.control_world import ControlWorld
-from tests.unit.replication.uploads.tree_world import FAST, SESSION
+from tests.unit.replication.commit.control_world import (
+    ControlWorld,
+    claim_session,
+    commit_session,
+    other_host,
+)
+from tests.unit.replication.uploads.tree_world import FAST, SESSION, until
 
 PATIENT = msgspec.structs.replace(FAST, retry_minimum_seconds=3600.0, retry_maximum_seconds=3600.0)
 OTHER = SessionId("other")
@@ -165,3 +170,30 @@ async def test_a_commit_that_fails_for_what_is_not_taken_over_yet_waits_for_its_
         await trio.sleep(0.2)
         await trio.testing.wait_all_tasks_blocked()
         assert len(tries) < 10
+
+
+async def test_a_put_that_arrives_after_its_session_was_given_up_and_taken_is_owed_by_nobody_here(
+    tmp_path: Path,
+) -> None:
+    """Who owns it now finds the object by its epoch."""
+    store = MemoryStore()
+    a = ControlWorld(tmp_path / "a", store)
+    a.write(b"f", b"1")
+    await commit_session(a)
+    async with a.at_work() as control:
+        await control.release(SESSION)
+    b = await other_host(tmp_path / "b", store)
+    await claim_session(b)
+    key = a.key(b"late")
+    a.put_of_epoch(b"late", b"sent long ago", 1)
+    write_id = store.head(key).metadata.user["sessionfs-write"]  # type: ignore[union-attr]
+    a.journal.begin_attempt(write_id, key)
+    a.journal.settle_attempt(write_id)
+    a.uploader._on_arrived = a.control.note_applied
+    await a.control.resume()
+    async with a.at_work(chores=True):
+        await trio.testing.wait_all_tasks_blocked()
+        a.uploader._attempts._late = [(0.0, key)]
+        a.uploader.wake()
+        await until(lambda: not a.journal.attempts(key) and not a.journal.owes(SESSION))
+    assert not a.ownership.owns(SESSION)
