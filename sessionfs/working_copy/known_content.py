@@ -18,6 +18,8 @@ from sessionfs.working_copy.journal_tree import JournalTree
 
 _OBJECT = "key, number, token, write_id, sha256, size, mode, uid, gid, mtime_ns, lineage, epoch"
 
+_MOST_HOLDERS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class KnownObject:
@@ -150,11 +152,17 @@ class KnownContent(JournalTree):
 
     def objects_with(self, sha256: str) -> list[KnownObject]:
         """Some objects that hold these bytes; those that a person may delete come last."""
-        rows = self._database.execute(
-            f"SELECT {_OBJECT} FROM objects WHERE sha256 = ? ORDER BY instr(key, '.conflicts/') > 0 LIMIT 4",
-            (sha256,),
-        ).fetchall()
-        return [KnownObject(*row) for row in rows]
+        found: list[KnownObject] = []
+        # Two queries that end at their limit: thousands of files may have the same bytes, and sorting reads them all.
+        for is_kept_aside in (False, True):
+            rows = self._database.execute(
+                f"SELECT {_OBJECT} FROM objects WHERE sha256 = ? AND (instr(key, '.conflicts/') > 0) = ? LIMIT ?",
+                (sha256, is_kept_aside, _MOST_HOLDERS - len(found)),
+            )
+            found += [KnownObject(*row) for row in rows]
+            if len(found) == _MOST_HOLDERS:
+                break
+        return found
 
     def objects_below(self, prefix: str) -> list[KnownObject]:
         """Objects whose key starts with a prefix that ends in a slash."""

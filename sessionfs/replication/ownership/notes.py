@@ -21,6 +21,9 @@ from sessionfs.model.names import SessionId
 from sessionfs.working_copy.journal_tree import SessionRow
 from sessionfs.working_copy.upload_journal import UploadJournal
 
+HELD, RELEASED, LOST = "held", "released", "lost"
+_REMEMBERED_CLAIMS = 16
+
 
 def latest_epoch(journal: UploadJournal, session: str, epoch: int) -> int:
     """Give the highest epoch of an object that proves no other owner.
@@ -40,10 +43,6 @@ def note_copied(journal: UploadJournal, session: str, epoch: int) -> None:
 
 def _copied(session: str) -> str:
     return f"copied_epoch:{session}"
-
-
-HELD, RELEASED, LOST = "held", "released", "lost"
-_REMEMBERED_CLAIMS = 16
 
 
 class _Notes(msgspec.Struct, frozen=True):

@@ -15,6 +15,8 @@ from sessionfs.working_copy.upload_journal import UploadJournal
 
 KEY = "sessions/s/f"
 ABOVE = "sessions/s/"
+ASIDE = "sessions/s.conflicts/f/x-y"
+SUM = "a" * 64
 
 Named = tuple[str, int, bool]
 """Sum and length of what is named, and whether the object surely begins with it."""
@@ -228,3 +230,24 @@ def test_proofs_outlive_a_process(tmp_path: Path) -> None:
     again = UploadJournal(path, clock=SystemClock())
     assert named_of(again) == [("sum-10", 10, False), ("sum-20", 20, True)]
     again.close()
+
+
+def test_a_few_of_many_objects_with_the_same_bytes_are_read_and_no_more(journal: UploadJournal) -> None:
+    """Every empty file has the same bytes, and each of their uploads asks."""
+    read: list[str] = []
+    for number in range(2000):
+        journal.put_object(an_object(3, SUM, key=f"{ABOVE}f{number}"))
+    journal.put_object(an_object(3, SUM, key=ASIDE))
+    journal._database.set_progress_handler(lambda: read.append("steps") or 0, 1000)  # type: ignore[func-returns-value]
+    found = journal.objects_with(SUM)
+    journal._database.set_progress_handler(None, 0)
+    assert len(found) == 4
+    assert all(known.key.startswith(ABOVE) for known in found)
+    assert len(read) <= 1
+
+
+def test_what_a_person_may_delete_is_given_when_nothing_else_has_the_bytes(journal: UploadJournal) -> None:
+    journal.put_object(an_object(3, SUM, key=ASIDE))
+    journal.put_object(an_object(3, SUM))
+    found = [known.key for known in journal.objects_with(SUM)]
+    assert found == [KEY, ASIDE]
