@@ -11,7 +11,8 @@ One writer: the replication process. The daemon never opens it. Losing it loses 
 * ``blocks`` has the sums of the 8 MiB blocks of long contents, 32 bytes each, by the sum of the whole.
 * ``work`` is the keys whose object may differ from the tree. A row says *look at this key*, not what to do: what is wanted
   is read from the tree when the key's turn comes, so any order of crashes and repetitions ends in the same bucket.
-* ``bases`` is the tokens on which requests of the last hour were conditional: one that arrives late, or twice, still finds such an object.
+* ``bases`` is the objects that requests of the last hour were to replace, by token and write id: one that arrives late, or twice, still finds
+  such an object, or brings it back.
 * ``attempts`` is the puts that were sent and whose outcome is not known, or was settled as not landed within the last hour.
 """
 
@@ -103,7 +104,7 @@ CREATE TABLE attempts (
 ) WITHOUT ROWID;
 CREATE INDEX attempts_by_key ON attempts (key);
 CREATE TABLE bases (
-    key TEXT NOT NULL, token TEXT NOT NULL, sent_ns INTEGER NOT NULL, PRIMARY KEY (key, token)
+    key TEXT NOT NULL, token TEXT NOT NULL, write_id TEXT NOT NULL, sent_ns INTEGER NOT NULL, PRIMARY KEY (key, token)
 ) WITHOUT ROWID;
 CREATE TABLE conflicts (
     key TEXT PRIMARY KEY, session TEXT NOT NULL, path BLOB NOT NULL, live_key TEXT NOT NULL,
@@ -130,7 +131,7 @@ CREATE TABLE prefixes (
 CREATE TABLE blocks (sha256 TEXT PRIMARY KEY, hashes BLOB NOT NULL) WITHOUT ROWID;
 CREATE INDEX work_by_session ON work (session);
 CREATE TABLE bases (
-    key TEXT NOT NULL, token TEXT NOT NULL, sent_ns INTEGER NOT NULL, PRIMARY KEY (key, token)
+    key TEXT NOT NULL, token TEXT NOT NULL, write_id TEXT NOT NULL, sent_ns INTEGER NOT NULL, PRIMARY KEY (key, token)
 ) WITHOUT ROWID;
 """
 # Any object of version 1 may be named by the newest manifest: too many copies are better than one too few.

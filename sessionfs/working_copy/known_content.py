@@ -200,9 +200,19 @@ class KnownContent(JournalTree):
             (session_prefix, session_prefix[:-1] + "0"),
         )
 
-    def note_base(self, key: str, token: str, now_ns: int) -> None:
-        """Note that a request was sent which replaces or removes the object with this token."""
-        self._database.execute("INSERT OR REPLACE INTO bases VALUES (?, ?, ?)", (key, token, now_ns))
+    def note_base(self, known: KnownObject, now_ns: int) -> None:
+        """Note that a request was sent which replaces or removes an object."""
+        self._database.execute(
+            "INSERT OR REPLACE INTO bases VALUES (?, ?, ?, ?)",
+            (known.key, known.token, known.write_id, now_ns),
+        )
+
+    def was_base(self, key: str, write_id: str) -> bool:
+        """Whether a request of the last hour was to replace what this attempt had written: an object of it that shows up is one of before."""
+        row = self._database.execute(
+            "SELECT 1 FROM bases WHERE key = ? AND write_id = ? AND write_id != ''", (key, write_id)
+        ).fetchone()
+        return row is not None
 
     def forget_bases(self, before_ns: int) -> None:
         """Forget those of requests that arrive no more."""

@@ -72,6 +72,7 @@ def test_a_journal_of_version_2_opens(tmp_path: Path) -> None:
     ]
     assert journal.blocks("a" * 64) == ("d" * 64,)
     assert journal.is_base(key, "t0")
+    assert journal.was_base(key, "w0")
     assert journal.resolve("s", b"f\xff") == 11
     assert [work.key for work in journal.session_work("s")] == ["sessions/s/"]
     assert journal.meta("log_position") == "17"

@@ -126,7 +126,7 @@ class ListingCheck:
                 self._mark(session, key, "its attributes were changed elsewhere")
             return True
         # A request of our own that arrived late, or twice, brought back what our programs had replaced.
-        is_ours = self._is_ours(session, key, now)
+        is_ours = self._is_ours(key, now)
         if not is_ours and not key.endswith("/") and not await self._conflicts.keep_aside(key, there):
             raise UnavailableError(f"{key!r} changes while it is committed", remedy="commit again")
         if self._is_busy(key, known):
@@ -146,7 +146,7 @@ class ListingCheck:
         live = keys.parse_live_key(key)
         if live is None or not now.write_id or key.endswith("/"):
             return False
-        is_ours = self._is_ours(session, key, now)
+        is_ours = self._is_ours(key, now)
         if not is_ours and not await self._conflicts.keep_aside(key, there):
             raise UnavailableError(f"{key!r} changes while it is committed", remedy="commit again")
         if self._journal.wanted(key) is not None:
@@ -157,10 +157,10 @@ class ListingCheck:
         await self._remove(session, key, there)
         return False
 
-    def _is_ours(self, session: SessionId, key: str, now: KnownObject) -> bool:
-        """Whether this process wrote an object, or one before it did and died before it knew."""
-        is_of_now = now.write_id != "" and now.epoch == self._authority.epoch(session)
-        return is_of_now or any(now.write_id == sent for sent, _ in self._journal.attempts(key))
+    def _is_ours(self, key: str, now: KnownObject) -> bool:
+        """Whether this host wrote an object. Its epoch says nothing of that: what a tool copied from another session may have the same."""
+        is_attempt = any(now.write_id == sent for sent, _ in self._journal.attempts(key))
+        return is_attempt or self._journal.was_base(key, now.write_id)
 
     async def _remove(self, session: SessionId, key: str, there: ObjectStat) -> None:
         outcome = await self._store.delete(key, condition=IfMatch(there.token))

@@ -284,8 +284,8 @@ class KeyUpload:
             content_type=content_type_of(key, attributes.mode),
         )
         self._journal.begin_attempt(write_id, key)
-        if isinstance(condition, IfMatch):
-            self._journal.note_base(key, condition.token, self._clock.wall_ns())
+        if known is not None and isinstance(condition, IfMatch):
+            self._journal.note_base(known, self._clock.wall_ns())
         try:
             sent = await self.sender.send(
                 way,
@@ -437,7 +437,7 @@ class KeyUpload:
             await self._keep_last_copy(known)
             if not self._authority.may_change(live.session):
                 return Deferred(NOT_OURS)
-            self._journal.note_base(key, known.token, self._clock.wall_ns())
+            self._journal.note_base(known, self._clock.wall_ns())
             outcome = await self._store.delete(key, condition=IfMatch(Token(known.token)))
             if isinstance(outcome, NotLanded):
                 return Deferred("the delete was sent, and not seen to arrive")

@@ -4,9 +4,9 @@ CREATE TABLE attempts (
 ) WITHOUT ROWID;
 INSERT INTO "attempts" VALUES('w2','sessions/s/',1790000000000000000,0);
 CREATE TABLE bases (
-    key TEXT NOT NULL, token TEXT NOT NULL, sent_ns INTEGER NOT NULL, PRIMARY KEY (key, token)
+    key TEXT NOT NULL, token TEXT NOT NULL, write_id TEXT NOT NULL, sent_ns INTEGER NOT NULL, PRIMARY KEY (key, token)
 ) WITHOUT ROWID;
-INSERT INTO "bases" VALUES('sessions/s/f%FF','t0',9);
+INSERT INTO "bases" VALUES('sessions/s/f%FF','t0','w0',9);
 CREATE TABLE blocks (sha256 TEXT PRIMARY KEY, hashes BLOB NOT NULL) WITHOUT ROWID;
 INSERT INTO "blocks" VALUES('aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa',X'DDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDD');
 CREATE TABLE conflicts (

@@ -197,6 +197,15 @@ async def test_who_was_refused_while_a_claim_by_force_read_the_record_again_is_t
     a.close()
 
 
+async def compare(world: CommitWorld) -> None:
+    """Look at the bucket, as at the first use of a session."""
+    hydrator = Hydrator(
+        world.journal, world.trio_store, world.layout, world.settings, world.clock, Exclusions(()),
+        raise_event=world.journal.add_event,
+    )  # fmt: skip
+    await hydrator.refresh_session(SESSION)
+
+
 async def test_an_old_put_of_ours_that_may_still_arrive_does_not_hide_what_others_wrote(
     tmp_path: Path, store: MemoryStore
 ) -> None:
@@ -207,17 +216,8 @@ async def test_an_old_put_of_ours_that_may_still_arrive_does_not_hide_what_other
     key = a.key(b"f")
     a.journal.begin_attempt("late", key)
     a.journal.settle_attempt("late")
-    hydrator = Hydrator(
-        a.journal,
-        a.trio_store,
-        a.layout,
-        a.settings,
-        a.clock,
-        Exclusions(()),
-        raise_event=a.journal.add_event,
-    )
     a.put_of_epoch(b"f", b"of another owner", 1)
-    await hydrator.refresh_session(SESSION)
+    await compare(a)
     known = a.journal.object(key)
     assert known is not None
     assert known.token == store.head(key).token
@@ -230,20 +230,11 @@ async def test_an_old_put_of_ours_that_arrived_late_is_no_news(tmp_path: Path, s
     a.evict(b"f")
     key = a.key(b"f")
     before = a.journal.object(key)
-    hydrator = Hydrator(
-        a.journal,
-        a.trio_store,
-        a.layout,
-        a.settings,
-        a.clock,
-        Exclusions(()),
-        raise_event=a.journal.add_event,
-    )
     a.put_of_epoch(b"f", b"older", 1)
     write_id = write_id_of(store.head(key))
     a.journal.begin_attempt(write_id, key)
     a.journal.settle_attempt(write_id)
-    await hydrator.refresh_session(SESSION)
+    await compare(a)
     assert a.journal.object(key) == before
 
 

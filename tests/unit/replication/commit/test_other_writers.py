@@ -143,6 +143,22 @@ async def test_another_tools_bytes_are_kept_aside_before_ours_take_the_key_again
     assert read_generation(world.memory) == before
 
 
+@pytest.mark.parametrize("epoch", [1, 2, 9])
+async def test_what_a_tool_copied_from_another_session_is_kept_aside_whatever_its_epoch(
+    world: CommitWorld, owner: Owner, epoch: int
+) -> None:
+    """A copy within the bucket keeps the metadata; most sessions have the same few epochs."""
+    owner.current, owner.has_later_owner = 2, False
+    world.write(b"a", b"ours")
+    await world.commit()
+    world.put_of_epoch(b"a", b"theirs", epoch)
+    world.put_of_epoch(b"unknown", b"also theirs", epoch)
+    world.write(b"c", b"so that there is something to commit")
+    await world.commit()
+    assert sorted(world.kept_aside()) == [b"also theirs", b"theirs"]
+    assert live_objects(world.memory)[b"a"] == b"ours"
+
+
 async def test_what_a_stale_owner_put_at_a_key_that_nobody_knew_goes_aside(
     world: CommitWorld, owner: Owner
 ) -> None:
@@ -429,7 +445,9 @@ async def test_bases_are_forgotten_when_their_requests_cannot_arrive_any_more(wo
     world.write(b"p", b"X")
     await world.settle()
     key, token = world.key(b"p"), world.stat(b"p").token
-    world.journal.note_base(key, token, world.clock.wall_ns() - _HOUR_NS - 1)
+    known = world.journal.object(key)
+    assert known is not None
+    world.journal.note_base(known, world.clock.wall_ns() - _HOUR_NS - 1)
     await world.commit()
     assert world.kept_by_content() == {}
     assert not world.journal.is_base(key, token)
