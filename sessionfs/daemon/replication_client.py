@@ -6,7 +6,8 @@ Rules:
 * While the process is started again, calls wait for it, each at most `fetch_timeout_seconds`; a call that was
   under way when it died is sent again: every request may be repeated.
 * A transfer that goes on is not ended by the clock: when its time is up, the process is asked whether bytes still
-  come (for what is sent: whether the store still answers), and only when they do not, it fails.
+  come (for what is sent: whether the store still answers), and only when they do not, it fails. However many
+  transfers ask, one such question is under way: thousands of them would be what keeps the process from its work.
 """
 
 from __future__ import annotations
@@ -76,6 +77,16 @@ GoesOn = Callable[[Status], bool]
 """Says of a status whether a transfer goes on."""
 
 
+class _Look:
+    """A status that is asked for, for every transfer that waits to be judged by it."""
+
+    __slots__ = ("done", "outcome")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.outcome: Status | UnavailableError | None = None
+
+
 class ReplicationClient:
     """Implements `RemoteSide`, and what the control socket needs besides.
 
@@ -91,6 +102,7 @@ class ReplicationClient:
         self._staging = staging
         self._fetching: Counter[int] = Counter()
         self._unwanted: dict[int, set[str]] = {}
+        self._look: _Look | None = None
         self._link: Link | None = None
         self._attached = trio.Event()
         self._grown = trio.Event()
@@ -359,13 +371,41 @@ class ReplicationClient:
         # A status is not free: a transfer that is soon over asks for none.
         await trio.sleep(limit * _FIRST_LOOK)
         try:
-            goes_on(await self.status())
-            await trio.sleep(limit * (_NEXT_LOOK - _FIRST_LOOK))
-            while goes_on(await self.status()):
+            goes_on(await self._progress())
+            while True:
+                await trio.sleep_until(scope.deadline - limit * (1 - _NEXT_LOOK))
+                # A process that is busy with many transfers answers late: that is no silence of the store.
+                end, scope.deadline = scope.deadline, scope.deadline + _STATUS_SECONDS
+                try:
+                    is_going_on = goes_on(await self._progress())
+                finally:
+                    scope.deadline = end
+                if not is_going_on:
+                    return
                 scope.deadline = trio.current_time() + limit
-                await trio.sleep(limit * _NEXT_LOOK)
         except UnavailableError:
             return
+
+    async def _progress(self) -> Status:
+        """Give a status; whoever asks while one is under way shares its answer."""
+        while self._look is not None:
+            look = self._look
+            await look.done.wait()
+            if isinstance(look.outcome, Status):
+                return look.outcome
+            if look.outcome is not None:
+                raise look.outcome
+            # Whoever had asked was cancelled.
+        look = self._look = _Look()
+        try:
+            look.outcome = await self.status()
+        except UnavailableError as problem:
+            look.outcome = problem
+            raise
+        finally:
+            self._look = None
+            look.done.set()
+        return look.outcome
 
 
 def _store_answers(status: Status) -> bool:

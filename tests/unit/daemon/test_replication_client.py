@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -210,6 +211,55 @@ async def test_a_download_to_which_no_bytes_come_ends_in_time(log: IntentLog) ->
     async with process(client, stuck):
         with trio.fail_after(0.4), pytest.raises(UnavailableError):
             await client.fetch(7)
+
+
+async def test_a_thousand_downloads_ask_together_whether_bytes_come(log: IntentLog) -> None:
+    asked = downloaded_bytes = 0
+
+    async def slow(message: AnyMessage) -> AnyMessage:
+        nonlocal asked, downloaded_bytes
+        if isinstance(message, Fetch):
+            await trio.sleep(3)
+            return Fetched("x", ENTRY)
+        if not isinstance(message, GetStatus):
+            return Done()
+        asked += 1
+        downloaded_bytes += 1
+        # As long as a status of a busy process takes; a thousand of them, one after the other, would take ten seconds.
+        time.sleep(0.01)  # noqa: ASYNC251 - the processor is what is scarce
+        return status(downloaded_bytes=downloaded_bytes)
+
+    client = ReplicationClient(log, timeout_seconds=2.0)
+    async with process(client, slow), trio.open_nursery() as nursery:
+        for number in range(1000):
+            nursery.start_soon(client.fetch, number)
+    assert asked < 50
+
+
+async def test_a_download_is_judged_also_when_whoever_had_asked_first_is_gone(log: IntentLog) -> None:
+    downloaded_bytes = 0
+
+    async def slow(message: AnyMessage) -> AnyMessage:
+        nonlocal downloaded_bytes
+        if isinstance(message, Fetch):
+            await trio.sleep(3)
+            return Fetched("x", ENTRY)
+        if isinstance(message, GetStatus):
+            await trio.sleep(0.05)
+        downloaded_bytes += 1
+        return status(downloaded_bytes=downloaded_bytes) if isinstance(message, GetStatus) else Done()
+
+    client = ReplicationClient(log, timeout_seconds=1.0)
+    got: list[str] = []
+
+    async def patient() -> None:
+        got.append((await client.fetch(7)).staged)
+
+    async with process(client, slow), trio.open_nursery() as nursery:
+        with trio.move_on_after(0.53):  # ends while its question is under way
+            nursery.start_soon(patient)
+            await client.fetch(8)
+    assert got == ["x"]
 
 
 async def test_a_flush_goes_on_while_the_store_answers(log: IntentLog) -> None:
