@@ -184,9 +184,9 @@ class ReplicationClient:
         """List the names in a directory that are not present or whose number is not the working copy's."""
         return await self.ask(ListChildren(directory, self._log.position), Children)
 
-    async def refresh_session(self, session: str) -> SessionRefreshed:
+    async def refresh_session(self, session: str, *, known: int) -> SessionRefreshed:
         """Compare a foreign session with the bucket."""
-        return await self.ask(RefreshSession(session, self._log.position), SessionRefreshed)
+        return await self.ask(RefreshSession(session, self._log.position, known), SessionRefreshed)
 
     async def fetch(self, number: int) -> Fetched:
         """Bring a remote file's verified bytes into staging."""
@@ -221,17 +221,18 @@ class ReplicationClient:
         """Say how a file stands."""
         return await self.ask(Describe(number, self._log.position), Description)
 
-    async def claim(self, session: str, *, force: bool = False) -> Claimed:
+    async def claim(self, session: str, *, known: int, force: bool = False) -> Claimed:
         """Become the owner of a session.
 
         Args:
             session: The session.
+            known: The version that was heard last.
             force: Take over from a holder that may still live.
 
         Raises:
             SessionAlreadyOwnedError: Another host owns it.
         """
-        request = Claim(session, self._log.position, force)
+        request = Claim(session, self._log.position, force, known)
         return await self.ask(request, Claimed, transfer=_requests_are_answered())
 
     async def release(self, session: str) -> None:

@@ -18,7 +18,7 @@ import stat
 from collections import deque
 from typing import TYPE_CHECKING
 
-from sessionfs.formats.link_message import Entry
+from sessionfs.formats.link_message import NOTHING_TOLD, Entry
 from sessionfs.formats.link_messages import (
     FIRST_REMOTE_NUMBER,
 )
@@ -46,7 +46,7 @@ class Session:
         foreign: Whether another host may change it.
         refreshed_seconds: When it was last compared with the bucket, on the clock's elapsed time.
         stale: Numbers of files whose bytes here are old.
-        is_current: Whether every change that the replication process took over was told here.
+        version: Counts what the replication process took over and told here.
         owned: Whether this host may change it.
         holder: Who owns it, for people, "" when unknown.
         commit_problem: Why its last commit failed, "" when it did not.
@@ -57,13 +57,13 @@ class Session:
     """
 
     __slots__ = (
-        "commit_problem", "foreign", "holder", "id", "is_current", "is_unclean", "name", "number", "owned", "read_only",
-        "refreshed_seconds", "stale", "writable_until_seconds", "written_here",
+        "commit_problem", "foreign", "holder", "id", "is_unclean", "name", "number", "owned", "read_only",
+        "refreshed_seconds", "stale", "version", "writable_until_seconds", "written_here",
     )  # fmt: skip
 
     def __init__(
         self, identifier: str, number: int, *, foreign: bool, refreshed_seconds: float, owned: bool = False,
-        read_only: bool = False,
+        read_only: bool = False, version: int = NOTHING_TOLD,
     ) -> None:  # fmt: skip
         self.id = identifier
         self.name = identifier.encode()
@@ -71,7 +71,7 @@ class Session:
         self.foreign = foreign
         self.refreshed_seconds = refreshed_seconds
         self.stale: set[int] = set()
-        self.is_current = True
+        self.version = version
         self.owned = owned
         self.holder = ""
         self.commit_problem = ""

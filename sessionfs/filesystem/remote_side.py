@@ -34,8 +34,13 @@ class RemoteSide(Protocol):
     async def list_children(self, directory: int) -> Children:
         """List the names in a directory that are not present or whose number is not the working copy's."""
 
-    async def refresh_session(self, session: str) -> SessionRefreshed:
-        """Compare a foreign session with the bucket."""
+    async def refresh_session(self, session: str, *, known: int) -> SessionRefreshed:
+        """Compare a foreign session with the bucket.
+
+        Args:
+            session: The session.
+            known: The version that was heard last.
+        """
 
     async def fetch(self, number: int) -> Fetched:
         """Bring a remote file's verified bytes into staging."""
@@ -67,7 +72,7 @@ class RemoteSide(Protocol):
     async def describe(self, number: int) -> Description:
         """Say how a file stands."""
 
-    async def claim(self, session: str, *, force: bool = False) -> Claimed:
+    async def claim(self, session: str, *, known: int, force: bool = False) -> Claimed:
         """Become the owner of a session before its first change; of one that is owned already, say what is still old here.
 
         Raises:

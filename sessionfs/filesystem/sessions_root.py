@@ -21,6 +21,7 @@ from sessionfs.filesystem.loading import Loading
 from sessionfs.filesystem.permissions import SEARCH, WRITE, Caller
 from sessionfs.filesystem.volume import Attributes, Volume
 from sessionfs.formats.intent_records import Operation
+from sessionfs.formats.link_message import NOTHING_TOLD
 from sessionfs.model import roots
 from sessionfs.model.errors import InvalidSessionIdError, NotFoundError, SessionFSError, UnavailableError
 from sessionfs.model.names import CONTROL_DIRECTORY, SessionId, display, session_id_from_name
@@ -142,6 +143,8 @@ class SessionsRoot:
             session = Session(
                 name.decode(), found.root.number, foreign=found.foreign, refreshed_seconds=now,
                 owned=found.owned, read_only=found.read_only,
+                # Of what is on this disk an earlier mount may not have heard everything.
+                version=found.version if is_fresh or found.owned else NOTHING_TOLD,
             )  # fmt: skip
             if self._volume.settings.eager:
                 self._hidden[name] = session

@@ -41,6 +41,10 @@ class Entry(msgspec.Struct, frozen=True):
     blocks_of: str = ""
 
 
+NOTHING_TOLD = -1
+"""The version of a session of which nothing was heard."""
+
+
 class SessionRefreshed(Message, frozen=True):
     """Reply to `RefreshSession`.
 
@@ -51,6 +55,8 @@ class SessionRefreshed(Message, frozen=True):
         foreign: As in `SessionFound`.
         attributes: Directories that are here and have other attributes now, as they must be.
         paths: A path, session first, of everything in `files` and `attributes`.
+        version: Counts what was taken over in the session, to be named by the next request: an answer that was not heard is
+            made good by the next, which then names every directory.
     """
 
     directories: list[int]
@@ -58,3 +64,4 @@ class SessionRefreshed(Message, frozen=True):
     foreign: bool
     attributes: list[Entry] = []
     paths: dict[int, bytes] = {}
+    version: int = NOTHING_TOLD

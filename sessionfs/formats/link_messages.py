@@ -22,7 +22,7 @@ from sessionfs.formats.commit_messages import (
     ListGenerations,
     Thaw,
 )
-from sessionfs.formats.link_message import Entry, Message, SessionRefreshed
+from sessionfs.formats.link_message import NOTHING_TOLD, Entry, Message, SessionRefreshed
 from sessionfs.formats.ownership_messages import Claim, Claimed, Release, ReleaseAll, SessionState
 from sessionfs.model import errors
 from sessionfs.model.errors import (
@@ -67,6 +67,7 @@ class SessionFound(Message, frozen=True):
         foreign: This host does not own it: another host may change it.
         owned: This host owns it, and may change it without a claim.
         read_only: It is a generation of the past.
+        version: As in `SessionRefreshed`.
     """
 
     exists: bool
@@ -74,6 +75,7 @@ class SessionFound(Message, frozen=True):
     foreign: bool = True
     owned: bool = False
     read_only: bool = False
+    version: int = NOTHING_TOLD
 
 
 class ListSessions(Message, frozen=True):
@@ -102,10 +104,17 @@ class Children(Message, frozen=True):
 
 
 class RefreshSession(Message, frozen=True):
-    """Compare a foreign session with the bucket. Reply: `SessionRefreshed`."""
+    """Compare a foreign session with the bucket. Reply: `SessionRefreshed`.
+
+    Attributes:
+        session: The session.
+        log_position: Operations the answer must know.
+        known: The version that was heard last.
+    """
 
     session: str
     log_position: int
+    known: int = NOTHING_TOLD
 
 
 class Fetch(Message, frozen=True):

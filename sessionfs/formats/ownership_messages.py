@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sessionfs.formats.link_message import Message, SessionRefreshed
+from sessionfs.formats.link_message import NOTHING_TOLD, Message, SessionRefreshed
 
 
 class Claim(Message, frozen=True):
@@ -12,11 +12,13 @@ class Claim(Message, frozen=True):
         session: The session.
         log_position: Operations the answer must know.
         force: Take over although the holder's beat did not stand still for the whole lease.
+        known: The version that was heard last (`SessionRefreshed`).
     """
 
     session: str
     log_position: int
     force: bool = False
+    known: int = NOTHING_TOLD
 
 
 class Claimed(Message, frozen=True):

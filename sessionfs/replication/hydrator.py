@@ -13,6 +13,8 @@ Invariants:
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Awaitable
 
 import trio
 
@@ -41,7 +43,7 @@ from sessionfs.replication.hydration.one_generation import OneGeneration
 from sessionfs.replication.hydration.read_only_trees import ReadOnlyTrees, is_read_only_tree
 from sessionfs.replication.hydration.survey import Survey
 from sessionfs.replication.hydration.takeover.adoption import Adoption, SetAside
-from sessionfs.replication.hydration.takeover.catch_up import Base, CatchUp
+from sessionfs.replication.hydration.takeover.catch_up import Base, CatchUp, CaughtUp
 from sessionfs.replication.hydration.takeover.generation_sources import GenerationSources
 from sessionfs.replication.hydration.takeover.tail import Tail
 from sessionfs.replication.ownership.holdings import Claim
@@ -118,6 +120,8 @@ class Hydrator:
             journal, self._reader, comparison=comparison, exact=exact, tail=tail, sources=sources
         )
         self._locks: dict[str, trio.Lock] = {}
+        self._first_version = clock.wall_ns()
+        self._takings: Counter[str] = Counter()
         self._listing = BucketListing(journal, store, clock, listing_seconds=listing_seconds)
 
     # --- sessions
@@ -197,11 +201,19 @@ class Hydrator:
 
     # --- what other hosts change
 
-    async def refresh_session(self, session: str) -> SessionRefreshed:
+    def version(self, session: str) -> int:
+        """Count what was taken over in a session; no two processes count from the same number."""
+        return self._first_version + self._takings[session]
+
+    async def refresh_session(self, session: str, known: int | None = None) -> SessionRefreshed:
         """Compare a known session with the bucket and take over what changed there and is clean here.
 
         ``files`` may name anything that is on this disk and old (or gone) in the bucket, links and directories too: the
         daemon drops it from the working copy and logs EVICTED; the next comparison finishes it.
+
+        Args:
+            session: The session.
+            known: The version that whoever asks has heard; None when everything was.
 
         Raises:
             UnavailableError, AccessError, CorruptDataError, UnsupportedFormatError: Nothing was changed.
@@ -215,10 +227,54 @@ class Hydrator:
                 return SessionRefreshed([], [], foreign=True)
             if self._catch_up.is_behind(session) and is_ours(row):
                 base = await self._catch_up.base_of(identifier)
-                return self._refreshed(session, (await self._catch_up.run(identifier, base)).found)
-            if self._one_generation.is_wanted and not is_ours(row):
-                return self._refreshed(session, await self._one_generation.compare(row))
-            return self._refreshed(session, await self._news.take(row))
+                found = (await self._run_catch_up(identifier, base)).found
+            elif self._one_generation.is_wanted and not is_ours(row):
+                found = await self._counted(session, self._one_generation.compare(row))
+            else:
+                found = await self._counted(session, self._news.take(row))
+            news = self._refreshed(session, found)
+            return self.completed(session, news, known) or news
+
+    def completed(
+        self, session: str, news: SessionRefreshed | None, known: int | None
+    ) -> SessionRefreshed | None:
+        """Add to an answer what whoever asks did not hear: then every directory may have changed.
+
+        Args:
+            session: The session.
+            news: What was taken over for this answer, None for nothing.
+            known: As for `refresh_session`.
+        """
+        told = 0 if news is None or _is_nothing(news) else 1
+        root = self._root(roots.unit_id(session))
+        if known is None or root is None or known + told == self.version(session):
+            return news
+        every = Differences(
+            directories={node.number for _, node in self._journal.tree(root) if node.is_directory},
+            files=set(news.files) if news is not None else set(),
+        )
+        every.attributes |= every.directories
+        return self._refreshed(session, every)
+
+    async def _counted(self, session: str, taking: Awaitable[Differences]) -> Differences:
+        """Take changes over; what is begun counts, also when it is not finished or nobody hears of it."""
+        found = None
+        try:
+            found = await taking
+        finally:
+            if found is None or found.directories or found.files or found.attributes:
+                self._takings[session] += 1
+        return found
+
+    async def _run_catch_up(self, session: SessionId, base: Base) -> CaughtUp:
+        caught_up: list[CaughtUp] = []
+
+        async def run() -> Differences:
+            caught_up.append(await self._catch_up.run(session, base))
+            return caught_up[0].found
+
+        await self._counted(session, run())
+        return caught_up[0]
 
     def _refreshed(self, session: str, found: Differences) -> SessionRefreshed:
         row = self._journal.session(session)
@@ -238,6 +294,7 @@ class Hydrator:
             foreign=row is None or not is_ours(row),
             attributes=attributes,
             paths=paths,
+            version=self.version(session),
         )
 
     # --- a session becomes this host's
@@ -262,10 +319,10 @@ class Hydrator:
             base = Base(claim.epoch, claim.manifest, claim.manifest_token)
             if claim.manifest is None:
                 base = await self._catch_up.base_of(identifier)
-            found = (await self._catch_up.run(identifier, base)).found
+            found = (await self._run_catch_up(identifier, base)).found
             self._news.note_taken(session)
-        is_nothing = not (found.directories or found.files or found.attributes)
-        return None if is_nothing else self._refreshed(session, found)
+        news = self._refreshed(session, found)
+        return None if _is_nothing(news) else news
 
     def is_behind(self, session: str) -> bool:
         """Whether taking over what others did was not finished: old bytes may be on this disk. A restart changes nothing of that."""
@@ -287,7 +344,7 @@ class Hydrator:
             if not self._catch_up.is_behind(session):
                 # Somebody else finished it meanwhile. A commit may be under way since, and make another generation the base.
                 return []
-            caught_up = await self._catch_up.run(identifier, await self._catch_up.base_of(identifier))
+            caught_up = await self._run_catch_up(identifier, await self._catch_up.base_of(identifier))
         places = (self._journal.path_of(number) for number in sorted(caught_up.waiting))
         return [names.display(place[1]) for place in places if place is not None]
 
@@ -319,7 +376,10 @@ class Hydrator:
         if root is None or row is None:
             return SessionFound(exists=False)
         entry = described(self._journal, session.encode(), root)
-        return SessionFound(exists=True, root=entry, foreign=not is_ours(row), owned=row.owner_state == HELD)
+        return SessionFound(
+            exists=True, root=entry, foreign=not is_ours(row), owned=row.owner_state == HELD,
+            version=self.version(session),
+        )  # fmt: skip
 
     def _read_only(self, tree: str, root: int | None) -> SessionFound:
         if root is None:
@@ -337,3 +397,7 @@ class Hydrator:
                 "reason": first.reason,
             }
             self._raise_event("session.keys.skipped", fields)
+
+
+def _is_nothing(news: SessionRefreshed) -> bool:
+    return not (news.directories or news.files or news.attributes)

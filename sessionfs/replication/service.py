@@ -446,22 +446,22 @@ class ReplicationService:
     async def _refresh_session(self, message: messages.RefreshSession) -> AnyMessage:
         await self._log.catch_up(message.log_position)
         try:
-            return await self._compare(message.session)
+            return await self._compare(message.session, message.known)
         finally:
             # What was taken over may have to be put right in the bucket.
             self._uploader.wake()
 
-    async def _compare(self, session: str) -> SessionRefreshed:
+    async def _compare(self, session: str, known: int | None = None) -> SessionRefreshed:
         """Compare a session with the bucket; the proof of a later owner ends our ownership first."""
         before = self._journal.session(session)
         try:
-            return await self._hydrator.refresh_session(session)
+            return await self._hydrator.refresh_session(session, known)
         except OwnershipLostError as problem:
             now = self._journal.session(session)
             # A claim of ours that came meanwhile knows all of it.
             if before is not None and now is not None and now.epoch == before.epoch:
                 await self._control.judge_loss(session, problem)
-        return await self._hydrator.refresh_session(session)
+        return await self._hydrator.refresh_session(session, known)
 
     async def _fetch(self, message: messages.Fetch) -> AnyMessage:
         await self._log.catch_up(message.log_position)
@@ -537,7 +537,9 @@ class ReplicationService:
 
     async def _claim(self, message: ownership_messages.Claim) -> AnyMessage:
         await self._log.catch_up(message.log_position)
-        return await self._control.claim(roots.unit_id(message.session), force=message.force)
+        return await self._control.claim(
+            roots.unit_id(message.session), force=message.force, known=message.known
+        )
 
     async def _release(self, message: Release) -> AnyMessage:
         await self._log.catch_up(message.log_position)

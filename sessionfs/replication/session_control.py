@@ -107,8 +107,13 @@ class SessionControl:
 
     # --- ownership
 
-    async def claim(self, session: SessionId, *, force: bool = False) -> Claimed:
+    async def claim(self, session: SessionId, *, force: bool = False, known: int | None = None) -> Claimed:
         """Become the owner, and take over what others did.
+
+        Args:
+            session: The session.
+            force: Take over from a holder that may still live.
+            known: As for `Hydrator.refresh_session`.
 
         Raises:
             SessionAlreadyOwnedError: Another host owns it.
@@ -122,7 +127,7 @@ class SessionControl:
             # It is ours, and nothing of it may be sent before that: it is tried again although nobody asks.
             self.note_claimed(session, claim)
             raise
-        return Claimed(changes, is_unclean=claim.is_unclean)
+        return Claimed(self._hydrator.completed(session, changes, known), is_unclean=claim.is_unclean)
 
     async def settle(self, session: SessionId, claim: Claim) -> SessionRefreshed | None:
         """Take over what others did before this claim; everything of the session may be sent then."""

@@ -47,6 +47,7 @@ class FakeRemote:
         fetch_error: Raised by `fetch` while it is not None.
         silent: Whether `fetch` does not answer.
         refreshed: The next reply of `refresh_session`.
+        known: The version that was named last, by session.
         description: The reply of `describe`.
         generations: Generations by session; each commit adds one.
         commits: Each commit that succeeded, as (session, trigger, whether it ended a turn).
@@ -66,6 +67,7 @@ class FakeRemote:
         self.fetch_error: SessionFSError | None = None
         self.silent = False
         self.refreshed = SessionRefreshed([], [], foreign=True)
+        self.known: dict[str, int] = {}
         self.description = Description("clean", etag="e1", sha256="s1", key="k1", generation=3, owner="host")
         self.generations: dict[str, list[int]] = {}
         self.commits: list[tuple[str, str, bool]] = []
@@ -249,9 +251,10 @@ class FakeRemote:
         self._called("list_children", directory)
         return Children(list(self.children.get(directory, {}).values()))
 
-    async def refresh_session(self, session: str) -> SessionRefreshed:
+    async def refresh_session(self, session: str, *, known: int) -> SessionRefreshed:
         """Give `refreshed` once."""
         self._called("refresh_session", session)
+        self.known[session] = known
         if not self.refreshed.files and self._afterwards is not None:
             afterwards, self._afterwards = self._afterwards, None
             afterwards()
@@ -309,9 +312,10 @@ class FakeRemote:
         self._called("describe", number)
         return self.description
 
-    async def claim(self, session: str, *, force: bool = False) -> Claimed:
+    async def claim(self, session: str, *, known: int, force: bool = False) -> Claimed:
         """Give the next answer of `claims`, or `claim_error`, or an epoch without news."""
         self._called("claim by force" if force else "claim", session)
+        self.known[session] = known
         if self.claim_error is not None:
             raise self.claim_error
         answer = self.claims.pop(0) if self.claims else Claimed()

@@ -48,7 +48,7 @@ class ForeignChanges:
         """Compare a session with the bucket; without an answer in time, what is known stays shown."""
         settings = self._volume.settings
         held: list[int] = []
-        is_current = False
+        is_answered = False
         try:
             with trio.move_on_after(
                 min(settings.foreign_lag_seconds, settings.fetch_timeout_seconds * _PATIENCE)
@@ -56,12 +56,11 @@ class ForeignChanges:
                 for _ in range(_ROUNDS):
                     if not await self._round(session, held):
                         break
-                is_current = True
+                is_answered = True
         finally:
             session.refreshed_seconds = self._volume.clock.elapsed_seconds()
-            if not is_current:
+            if not is_answered:
                 # The answer may come too late to be heard, and the journal knows more by then.
-                session.is_current = False
                 self._look_again(session)
             for descriptor in held:
                 os.close(descriptor)
@@ -69,16 +68,16 @@ class ForeignChanges:
     async def _round(self, session: Session, held: list[int]) -> bool:
         """Look once; say whether something was dropped, and another look is needed."""
         try:
-            news = await self._volume.remote.refresh_session(session.id)
+            news = await self._volume.remote.refresh_session(session.id, known=session.version)
         except SessionFSError as problem:
             _log.warning("session.refresh_failed", session_id=session.id, reason=problem.message)
-            session.is_current = False
             return False
         if not session.foreign or not session.number:
             return False
         session.foreign = news.foreign
         if not news.foreign:
             self._told(session, news)
+            self._redescribe_all(session, news)
             return False
         dropped = self.take_over(session, news, held)
         if session.owned and not session.stale and not dropped:
@@ -100,9 +99,9 @@ class ForeignChanges:
         return self._take(session, news, held)
 
     def _told(self, session: Session, news: SessionRefreshed) -> None:
-        if news.directories or news.files or not session.is_current:
+        session.version = news.version
+        if news.directories or news.files:
             self._look_again(session)
-            session.is_current = True
 
     def _look_again(self, session: Session) -> None:
         for node in self._table.by_number.values():
@@ -117,11 +116,7 @@ class ForeignChanges:
                 dropped |= self._drop_number(session, number, news.paths.get(number, b""), held)
             except OSError as problem:
                 _log.warning("foreign.not_dropped", session_id=session.id, reason=problem.strerror)
-        for entry in news.attributes:
-            try:
-                self._redescribe(session, entry, news.paths.get(entry.number, b""))
-            except OSError as problem:
-                _log.warning("foreign.not_described", session_id=session.id, reason=problem.strerror)
+        self._redescribe_all(session, news)
         return dropped
 
     # --- what is old goes
@@ -236,6 +231,13 @@ class ForeignChanges:
         return True
 
     # --- what stays is described anew
+
+    def _redescribe_all(self, session: Session, news: SessionRefreshed) -> None:
+        for entry in news.attributes:
+            try:
+                self._redescribe(session, entry, news.paths.get(entry.number, b""))
+            except OSError as problem:
+                _log.warning("foreign.not_described", session_id=session.id, reason=problem.strerror)
 
     def _redescribe(self, session: Session, entry: Entry, path: bytes) -> None:
         """Give a directory that is here the attributes that it has in the bucket now."""

@@ -55,7 +55,7 @@ class Claims:
         try:
             for _ in range(_ROUNDS):
                 losses = self._losses
-                claimed = await self._volume.remote.claim(session.id, force=force)
+                claimed = await self._volume.remote.claim(session.id, known=session.version, force=force)
                 is_unclean = is_unclean or claimed.is_unclean
                 dropped = claimed.changes is not None and self._changes.take_over(
                     session, claimed.changes, held

@@ -342,7 +342,7 @@ async def test_ownership_and_commits_are_asked_for_with_the_log_position(log: In
 
     client = ReplicationClient(log, timeout_seconds=5)
     async with process(client, answer):
-        assert (await client.claim("s", force=True)).is_unclean
+        assert (await client.claim("s", known=7, force=True)).is_unclean
         assert (await client.commit("s", "turn", is_turn=True)).generation == 7
         assert await client.list_generations("s") == [1, 4]
         await client.release("s")
@@ -350,7 +350,7 @@ async def test_ownership_and_commits_are_asked_for_with_the_log_position(log: In
         await client.resolve_conflict("k")
     position = log.position
     assert asked == [
-        Claim("s", position, force=True),
+        Claim("s", position, force=True, known=7),
         Commit("s", "turn", position, is_turn=True),
         ListGenerations("s"),
         Release("s", position),
@@ -393,7 +393,7 @@ async def test_a_refused_claim_names_the_holder(log: IntentLog) -> None:
     client = ReplicationClient(log, timeout_seconds=5)
     async with process(client, refuse):
         with pytest.raises(SessionAlreadyOwnedError) as caught:
-            await client.claim("s")
+            await client.claim("s", known=7)
     assert caught.value.holder == "far"
 
 
@@ -475,7 +475,7 @@ async def test_a_claim_goes_on_while_requests_are_sent_and_ends_when_the_store_i
 
     client = ReplicationClient(log, timeout_seconds=1.0)
     async with process(client, answer):
-        assert (await client.claim("s")).is_unclean
+        assert (await client.claim("s", known=7)).is_unclean
         is_silent = True
         with trio.fail_after(10), pytest.raises(UnavailableError):
-            await client.claim("s")
+            await client.claim("s", known=7)

@@ -191,7 +191,7 @@ async def test_a_known_name_is_shown_while_the_store_is_silent(
     number = rig.remote.add_file(rig.remote.add_session("s"), b"a", b"x")
     await rig.look(b"s", b"a")
 
-    async def silent(_session: str) -> None:
+    async def silent(_session: str, **_named: int) -> None:
         await trio.sleep_forever()
 
     monkeypatch.setattr(rig.remote, "refresh_session", silent)

@@ -107,6 +107,24 @@ async def test_what_is_owed_is_kept_aside_before_what_others_did_is_taken_over(
     assert live_objects(a.memory) == {b"f": b"of b", b"g": b"new from b"}
 
 
+async def test_a_claim_tells_what_an_answer_that_was_not_heard_took_over(
+    a: ControlWorld, tmp_path: Path
+) -> None:
+    heard = a.hydrator.version(SESSION)
+    b = await overtaken(a, tmp_path)
+    async with b.at_work() as control:
+        await control.release(SESSION)
+    restart(a)
+    async with a.at_work() as control:
+        await a.drop((await control.claim(SESSION, known=heard)).changes)
+        version = a.hydrator.version(SESSION)
+        assert (await control.claim(SESSION, known=version)).changes is None
+        changes = (await control.claim(SESSION, known=heard)).changes
+        assert changes is not None
+        assert changes.directories == [a.number(b"")]
+        assert (changes.files, changes.version) == ([], version)
+
+
 async def test_a_claim_that_waits_for_another_does_not_take_the_news_over_twice(
     a: ControlWorld, tmp_path: Path
 ) -> None:

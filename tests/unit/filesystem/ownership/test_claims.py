@@ -94,6 +94,29 @@ async def test_a_file_that_is_read_meanwhile_leaves_when_it_is_closed(rig: Rig) 
     assert claims(rig) == 1
 
 
+async def test_what_was_heard_last_is_named_by_the_next_question(rig: Rig) -> None:
+    root, number = await warm(rig)
+    session = rig.core._sessions.sessions[b"s"]
+    rig.remote.refreshed = SessionRefreshed([root], [], foreign=True, version=7)
+    session.refreshed_seconds = -math.inf
+    await rig.look(b"s", b"a")
+    rig.remote.claim_error = UnavailableError("the answer was not heard")
+    with pytest.raises(UnavailableError):
+        await answer(rig.core.open(number, os.O_WRONLY, ME))
+    assert rig.remote.known["s"] == 7
+    rig.remote.claim_error = None
+    # What the claim that was not heard took over: the next answer names every directory.
+    rig.remote.replace_file(root, b"a", b"changed", mtime_ns=9)
+    rig.remote.add_file(root, b"new", b"new")
+    news = SessionRefreshed([root], [number], foreign=True, paths={number: b"s/a"}, version=9)
+    rig.remote.claims = [Claimed(changes=news), Claimed()]
+    rig.remote.refreshed = SessionRefreshed([], [], foreign=True)
+    with pytest.raises(FileExistsError):
+        await answer(rig.core.create(root, b"new", 0o644, os.O_RDWR | os.O_EXCL, ME))
+    assert rig.remote.known["s"] == 9
+    assert await rig.names(root) == [b"a", b"new"]
+
+
 async def test_many_changes_at_once_share_one_claim(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     root, number = await warm(rig)
     answered = rig.remote.claim

@@ -11,8 +11,11 @@ from sessionfs.formats.intent_records import Operation
 from sessionfs.formats.link_messages import (
     FIRST_REMOTE_NUMBER,
 )
+from sessionfs.model.errors import UnavailableError
+from sessionfs.replication.hydration.comparison import Differences
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.testing.faulty_store import FaultyStore, Interfere
+from sessionfs.working_copy.journal_tree import SessionRow
 
 from .hosts import LINK, PREFIX, SESSION, Host, body_of, drop, put, put_session
 
@@ -67,6 +70,48 @@ async def test_new_names_changed_files_and_vanished_ones_are_reported(host: Host
     assert body_of(host, await host.hydrator.fetch(file)) == b"changed"
     again = await host.hydrator.refresh_session(SESSION)
     assert (again.directories, again.files) == ([], [])
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_what_nobody_heard_is_made_good_by_the_next_answer(
+    host: Host, store: FaultyStore, *, is_restarted: bool
+) -> None:
+    put_session(store)
+    heard = (await host.hydrator.open_session(SESSION)).version
+    await host.materialise()
+    put(store, "new", b"x")
+    put(store, "d/", mode=stat.S_IFDIR | 0o711)
+    lost = await host.hydrator.refresh_session(SESSION, heard)
+    assert host.number(b"") in lost.directories
+    if is_restarted:
+        host.hydrator = host.new_hydrator()
+    found = await host.hydrator.refresh_session(SESSION, heard)
+    assert sorted(found.directories) == sorted([host.number(b""), host.number(b"d")])
+    described = {entry.number: stat.S_IMODE(entry.mode) for entry in found.attributes}
+    assert described[host.number(b"d")] == 0o711
+    assert found.paths[host.number(b"d")] == b"s/d"
+    again = await host.hydrator.refresh_session(SESSION, found.version)
+    assert (again.directories, again.attributes, again.version) == ([], [], found.version)
+
+
+async def test_what_was_begun_and_not_finished_is_made_good_by_the_next_answer(
+    host: Host, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_session(store)
+    heard = (await host.hydrator.open_session(SESSION)).version
+    take = host.hydrator._news.take
+
+    async def interrupted(row: SessionRow) -> Differences:
+        await take(row)
+        raise UnavailableError("the last request of a comparison")
+
+    put(store, "new", b"x")
+    monkeypatch.setattr(host.hydrator._news, "take", interrupted)
+    with pytest.raises(UnavailableError):
+        await host.hydrator.refresh_session(SESSION, heard)
+    monkeypatch.undo()
+    found = await host.hydrator.refresh_session(SESSION, heard)
+    assert host.number(b"") in found.directories
 
 
 async def test_old_bytes_on_this_disk_are_dropped_first(host: Host, store: FaultyStore) -> None:
