@@ -15,10 +15,14 @@ ERRNO_BY_ERROR: Mapping[type[SessionFSError], int] = {
     errors.InvalidSessionIdError: errno.EINVAL,
     errors.SettingsError: errno.EINVAL,
     errors.StoreUrlError: errno.EINVAL,
+    errors.TooLargeError: errno.EFBIG,
+    errors.HandleClosedError: errno.EBADF,
+    errors.ReadOnlyHandleError: errno.EBADF,
     errors.NotFoundError: errno.ENOENT,
     errors.ObjectNotFoundError: errno.EIO,  # the tree names it: its bytes are lost, not its name
     errors.BucketNotFoundError: errno.EIO,  # as above: says nothing about the name
     errors.ConflictError: errno.EAGAIN,
+    errors.AlreadyExistsError: errno.EEXIST,
     errors.PreconditionFailedError: errno.EIO,
     errors.ConcurrentRequestError: errno.EIO,
     errors.StateLockedError: errno.EBUSY,
@@ -27,6 +31,7 @@ ERRNO_BY_ERROR: Mapping[type[SessionFSError], int] = {
     errors.UnavailableError: errno.EIO,
     errors.ThrottledError: errno.EIO,
     errors.AccessError: errno.EIO,
+    errors.ForbiddenError: errno.EACCES,
     errors.OutcomeUnknownError: errno.EIO,
     errors.StoreRefusedError: errno.EIO,
     errors.CorruptDataError: errno.EIO,

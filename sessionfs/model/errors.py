@@ -7,11 +7,15 @@ Branches say what a caller must do, not where the error came from::
     │   ├── InvalidKeyError
     │   ├── InvalidSessionIdError
     │   ├── SettingsError
-    │   └── StoreUrlError
+    │   ├── StoreUrlError
+    │   ├── TooLargeError
+    │   ├── HandleClosedError
+    │   └── ReadOnlyHandleError
     ├── NotFoundError              the thing does not exist, and that is certain
     │   ├── ObjectNotFoundError
     │   └── BucketNotFoundError
     ├── ConflictError              somebody else changed or holds it: read again, then decide
+    │   ├── AlreadyExistsError
     │   ├── PreconditionFailedError
     │   ├── ConcurrentRequestError
     │   ├── StateLockedError
@@ -20,6 +24,7 @@ Branches say what a caller must do, not where the error came from::
     ├── UnavailableError           try again later; nothing is known to have changed
     │   └── ThrottledError
     ├── AccessError                credentials, permissions, region: a person must act
+    │   └── ForbiddenError
     ├── OutcomeUnknownError        the request may have been applied: look before repeating
     ├── StoreRefusedError          the store cannot keep our promises
     ├── CorruptDataError           bytes that do not verify
@@ -73,6 +78,18 @@ class StoreUrlError(InvalidRequestError):
     """A store URL that names no store."""
 
 
+class TooLargeError(InvalidRequestError):
+    """Something is longer, or there are more of it, than may be."""
+
+
+class HandleClosedError(InvalidRequestError):
+    """A handle was used after it was closed."""
+
+
+class ReadOnlyHandleError(InvalidRequestError):
+    """A handle that was opened for reading was asked to write."""
+
+
 class NotFoundError(SessionFSError):
     """The thing does not exist, and the answer is certain."""
 
@@ -87,6 +104,10 @@ class BucketNotFoundError(NotFoundError):
 
 class ConflictError(SessionFSError):
     """Somebody else changed or holds the thing."""
+
+
+class AlreadyExistsError(ConflictError):
+    """There is one of this name already; it was left as it is."""
 
 
 class PreconditionFailedError(ConflictError):
@@ -155,6 +176,10 @@ class ThrottledError(UnavailableError):
 
 class AccessError(SessionFSError):
     """Credentials, permissions, region or clock skew: retrying alone will not help."""
+
+
+class ForbiddenError(AccessError):
+    """The thing is another tenant's; whether it exists is not said."""
 
 
 class OutcomeUnknownError(SessionFSError):
