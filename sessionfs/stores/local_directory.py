@@ -40,7 +40,9 @@ from sessionfs.stores.local_objects import (
     copy_bytes,
     disk_error,
     disk_errors,
+    forget_metadata,
     is_missing,
+    is_private,
     make_directories,
     open_file,
     read_marker,
@@ -267,6 +269,61 @@ class LocalDirectoryStore(ObjectStore):
             self._copy_file(source, source_token, descriptor)
             return self._publish(descriptor, path, target, condition)
 
+    def extend(
+        self, key: str, tail: bytes, *, expected: Token | None, forget: Iterable[str] = ()
+    ) -> ObjectStat:
+        """Add to an object in place. This is no call of the port: a power cut may leave a part of the tail, and only `sync` sees it on the disk.
+
+        Args:
+            key: The key.
+            tail: The bytes.
+            expected: The token the object must have, None for any.
+            forget: User metadata that speaks of the bytes there were, and is removed.
+
+        Raises:
+            ObjectNotFoundError: No object.
+            PreconditionFailedError: The object has another token.
+            UnavailableError, AccessError: The disk refused; nothing was added.
+        """
+        check_key(key, self._capabilities)
+        with self._locked(key), disk_errors(f"{key!r} cannot be written"):
+            os.close(self._open(key)[0])
+            descriptor = os.open(self._path(key), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                before = os.fstat(descriptor)
+                _require_token(stat_of_file(key, before, None), expected)
+                forget_metadata(descriptor, forget)
+                self._add(descriptor, tail, before.st_size)
+                now_ns = self._clock.wall_ns()
+                os.utime(descriptor, ns=(now_ns, now_ns))
+                return stat_of_file(key, os.fstat(descriptor), None)
+            finally:
+                os.close(descriptor)
+
+    def _add(self, descriptor: int, tail: bytes, size_bytes: int) -> None:
+        try:
+            write_all(descriptor, tail)
+        except OSError:
+            os.ftruncate(descriptor, size_bytes)
+            raise
+
+    def sync(self, key: str) -> None:
+        """Return when what `extend` added to an object would survive a power cut; one that is gone needs none.
+
+        Raises:
+            UnavailableError, AccessError: The disk refused.
+        """
+        check_key(key, self._capabilities)
+        with disk_errors(f"{key!r} cannot be flushed"):
+            try:
+                descriptor, _ = self._open(key)
+            except ObjectNotFoundError:
+                return
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
     def _put_marker(self, key: str, condition: Condition, metadata: ObjectMetadata) -> Token:
         token = Token(self._clock.unique_id())
         with self._locked(key):
@@ -289,6 +346,8 @@ class LocalDirectoryStore(ObjectStore):
         try:
             with disk_errors(f"{key!r} cannot be written"):
                 write_metadata(descriptor, metadata)
+                if is_private(metadata):
+                    os.fchmod(descriptor, 0o600)
             yield descriptor, path
         finally:
             manager.__exit__(None, None, None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat as modes
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -112,6 +112,22 @@ def write_metadata(descriptor: int, metadata: ObjectMetadata) -> None:
     os.setxattr(descriptor, CONTENT_TYPE, metadata.content_type.encode("ascii"))
     if metadata.content_encoding:
         os.setxattr(descriptor, CONTENT_ENCODING, metadata.content_encoding.encode("ascii"))
+
+
+def is_private(metadata: ObjectMetadata) -> bool:
+    """Whether nobody but the owner may read an object, by the ``mode`` in its user metadata (``formats/object_metadata``)."""
+    mode = metadata.user.get("mode", "")
+    return mode.isdigit() and modes.S_ISREG(int(mode)) and not int(mode) & 0o077
+
+
+def forget_metadata(descriptor: int, user_names: Iterable[str]) -> None:
+    """Take user metadata off a file; what it does not have is left out."""
+    for name in user_names:
+        try:
+            os.removexattr(descriptor, META_PREFIX + name)
+        except OSError as error:
+            if error.errno not in _NO_ATTRIBUTE:
+                raise
 
 
 def read_metadata(descriptor: int) -> ObjectMetadata:

@@ -56,23 +56,28 @@ class CommandOwnership:
         """Who we are."""
         return self._ownership.holder
 
-    async def claim(self, session: SessionId) -> Claim:
-        """Own a session; there is no working copy that could be behind."""
+    async def claim(self, session: SessionId, *, force: bool = False) -> Claim:
+        """Own a session; there is no working copy that could be behind.
+
+        Args:
+            session: The session.
+            force: Take it over although its holder may live.
+        """
         if self._journal.session(session) is None:
             self._journal.add_session(
                 session, _FIRST_ROOT + len(self._journal.sessions()), known=False, written=False
             )
-        claim = await self._claim(session)
+        claim = await self._claim(session, force=force)
         if not claim.is_presumed:
             self._ownership.note_caught_up(session)
         return claim
 
-    async def _claim(self, session: SessionId) -> Claim:
+    async def _claim(self, session: SessionId, *, force: bool) -> Claim:
         """Claim; a holder that gives no sign of life is waited for, one that lives is not."""
         last_seconds = float("inf")
         while True:
             try:
-                return await self._ownership.claim(session)
+                return await self._ownership.claim(session, force=force)
             except SessionAlreadyOwnedError as refusal:
                 left_seconds = refusal.remaining_seconds
                 has_moved = left_seconds >= last_seconds
