@@ -134,13 +134,15 @@ class ObjectFiles(SessionFiles):
                 raise AlreadyExistsError(f"{path!r} of session {self._session} is there already")
         raise self._contended(path)
 
-    async def append(self, path: str, tail: bytes, *, base: FileStat | None = None) -> FileStat:
+    async def append(
+        self, path: str, tail: bytes, *, base: FileStat | None = None, is_synced: bool = False
+    ) -> FileStat:
         """Add to the object as it is then."""
         key = self._key(path)
         if base is None or not base.size_bytes:
             await self._make_directories(path)
         for _ in range(_ATTEMPTS):
-            found = await self._append_in_place(path, key, tail, base)
+            found = await self._append_in_place(path, key, tail, base, is_synced=is_synced)
             if found is None:
                 found = await self._append_by_request(path, key, tail, base)
             if found is not None:
@@ -241,7 +243,7 @@ class ObjectFiles(SessionFiles):
             return NotLanded()
 
     async def _append_in_place(
-        self, path: str, key: str, tail: bytes, base: FileStat | None
+        self, path: str, key: str, tail: bytes, base: FileStat | None, *, is_synced: bool
     ) -> FileStat | None:
         local = self._local
         if local is None:
@@ -250,7 +252,7 @@ class ObjectFiles(SessionFiles):
         self._store.guard(key)
 
         def extend() -> ObjectStat:
-            return local.extend(key, tail, expected=expected, forget=_OF_OTHER_BYTES)
+            return local.extend(key, tail, expected=expected, forget=_OF_OTHER_BYTES, is_synced=is_synced)
 
         try:
             return _shown(path, await trio.to_thread.run_sync(extend))

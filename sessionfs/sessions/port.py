@@ -85,13 +85,16 @@ class SessionFiles(ABC):
         """
 
     @abstractmethod
-    async def append(self, path: str, tail: bytes, *, base: FileStat | None = None) -> FileStat:
+    async def append(
+        self, path: str, tail: bytes, *, base: FileStat | None = None, is_synced: bool = False
+    ) -> FileStat:
         """Add to a file, which is made when it is missing. Another writer's bytes are never lost.
 
         Args:
             path: The file.
             tail: What to add; a writer of lines ends each with a newline.
             base: Only when the file is still this one, None for whatever is there by then.
+            is_synced: Return only when it is as durable as after `sync`; cheaper than both calls.
 
         Raises:
             PreconditionFailedError: It is not `base` any more.

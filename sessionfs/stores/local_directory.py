@@ -51,6 +51,7 @@ from sessionfs.stores.local_objects import (
     stat_of_file,
     sync_directory,
     write_all,
+    write_behind,
     write_marker,
     write_metadata,
 )
@@ -101,24 +102,38 @@ def open_url(url: str, *, max_connections: int = 32, clock: Clock | None = None)
     return LocalDirectoryStore(directory, clock=clock)
 
 
+def open_for_reading(url: str) -> ObjectStore:
+    """Open ``file:///dir`` without writing anything into it, so also on a disk that is read-only; every change is refused.
+
+    Args:
+        url: A ``file:`` URL or a bare path.
+
+    Raises:
+        StoreUrlError: The URL is malformed.
+        BucketNotFoundError: The directory does not exist.
+    """
+    return LocalDirectoryStore(parse_file_url(url), is_read_only=True)
+
+
 class LocalDirectoryStore(ObjectStore):
     """A directory of objects.
 
     Args:
         directory: Absolute path of an existing directory.
         clock: Gives times of change and names of temporary files; the system's when None.
+        is_read_only: Nothing is written there, not even a lock; a change is `AccessError`.
 
     Raises:
         BucketNotFoundError: It does not exist.
         StoreRefusedError: Its disk folds case or keeps no extended attributes.
     """
 
-    def __init__(self, directory: str, *, clock: Clock | None = None) -> None:
+    def __init__(self, directory: str, *, clock: Clock | None = None, is_read_only: bool = False) -> None:
         if not os.path.isdir(directory):
             raise _no_directory(directory)
         self._root = os.path.realpath(directory)
         self._clock = clock or SystemClock()
-        self._hidden = HiddenDirectory(self._root, clock=self._clock)
+        self._hidden = HiddenDirectory(self._root, clock=self._clock, is_read_only=is_read_only)
         self._hidden.prepare()
         self._capabilities = _CAPABILITIES
 
@@ -270,15 +285,22 @@ class LocalDirectoryStore(ObjectStore):
             return self._publish(descriptor, path, target, condition)
 
     def extend(
-        self, key: str, tail: bytes, *, expected: Token | None, forget: Iterable[str] = ()
+        self,
+        key: str,
+        tail: bytes,
+        *,
+        expected: Token | None,
+        forget: Iterable[str] = (),
+        is_synced: bool = False,
     ) -> ObjectStat:
-        """Add to an object in place. This is no call of the port: a power cut may leave a part of the tail, and only `sync` sees it on the disk.
+        """Add to an object in place. This is no call of the port: a power cut may leave a part of the tail.
 
         Args:
             key: The key.
             tail: The bytes.
             expected: The token the object must have, None for any.
             forget: User metadata that speaks of the bytes there were, and is removed.
+            is_synced: Return only when the tail would survive a power cut; else `sync` does that.
 
         Raises:
             ObjectNotFoundError: No object.
@@ -286,26 +308,38 @@ class LocalDirectoryStore(ObjectStore):
             UnavailableError, AccessError: The disk refused; nothing was added.
         """
         check_key(key, self._capabilities)
-        with self._locked(key), disk_errors(f"{key!r} cannot be written"):
-            os.close(self._open(key)[0])
-            descriptor = os.open(self._path(key), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with disk_errors(f"{key!r} cannot be written"):
+            with self._locked(key):
+                descriptor, before = self._open_for_more(key, expected)
+                try:
+                    forget_metadata(descriptor, forget)
+                    write_behind(descriptor, tail, before.size_bytes)
+                    now_ns = self._clock.wall_ns()
+                    os.utime(descriptor, ns=(now_ns, now_ns))
+                    after = stat_of_file(key, os.fstat(descriptor), None)
+                except BaseException:
+                    os.close(descriptor)
+                    raise
             try:
-                before = os.fstat(descriptor)
-                _require_token(stat_of_file(key, before, None), expected)
-                forget_metadata(descriptor, forget)
-                self._add(descriptor, tail, before.st_size)
-                now_ns = self._clock.wall_ns()
-                os.utime(descriptor, ns=(now_ns, now_ns))
-                return stat_of_file(key, os.fstat(descriptor), None)
+                if is_synced:
+                    os.fdatasync(descriptor)
             finally:
                 os.close(descriptor)
+        return after
 
-    def _add(self, descriptor: int, tail: bytes, size_bytes: int) -> None:
+    def _open_for_more(self, key: str, expected: Token | None) -> tuple[int, ObjectStat]:
         try:
-            write_all(descriptor, tail)
-        except OSError:
-            os.ftruncate(descriptor, size_bytes)
+            descriptor = open_file(self._path(key), key, os.O_WRONLY | os.O_APPEND)
+        except ObjectNotFoundError:
+            self._require_store()
             raise
+        try:
+            before = stat_of_file(key, os.fstat(descriptor), None)
+            _require_token(before, expected)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor, before
 
     def sync(self, key: str) -> None:
         """Return when what `extend` added to an object would survive a power cut; one that is gone needs none.
@@ -320,7 +354,7 @@ class LocalDirectoryStore(ObjectStore):
             except ObjectNotFoundError:
                 return
             try:
-                os.fsync(descriptor)
+                os.fdatasync(descriptor)
             finally:
                 os.close(descriptor)
 

@@ -86,15 +86,15 @@ def stat_of_file(key: str, found: os.stat_result, metadata: ObjectMetadata | Non
     return ObjectStat(key, found.st_size, token, found.st_mtime_ns, metadata)
 
 
-def open_file(path: str, key: str) -> int:
-    """Open a file object for reading.
+def open_file(path: str, key: str, access: int = os.O_RDONLY) -> int:
+    """Open a file object, for reading unless told otherwise.
 
     Raises:
         ObjectNotFoundError: There is none: nothing, a directory, or something that is no plain file.
         OSError: The disk refused.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         if is_missing(error) or error.errno in {errno.ELOOP, errno.ENXIO}:
             raise ObjectNotFoundError(f"no object {key!r}") from None
@@ -254,6 +254,15 @@ def write_all(descriptor: int, body: bytes) -> None:
     view = memoryview(body)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def write_behind(descriptor: int, tail: bytes, size_bytes: int) -> None:
+    """Write every byte behind a file's end, or none."""
+    try:
+        write_all(descriptor, tail)
+    except OSError:
+        os.ftruncate(descriptor, size_bytes)
+        raise
 
 
 def _copy_piece(source: int, target: int, offset: int, size_bytes: int) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from sessionfs.model.clock import Clock
-from sessionfs.model.errors import StoreRefusedError
+from sessionfs.model.errors import AccessError, StoreRefusedError
 from sessionfs.stores.local_objects import disk_error
 
 HIDDEN = ".sessionfs-store"
@@ -24,9 +24,12 @@ class HiddenDirectory:
     Args:
         root: The store's directory.
         clock: Names temporary files.
+        is_read_only: Nothing is made, looked for or removed there, and no change is let through.
     """
 
-    def __init__(self, root: str, *, clock: Clock) -> None:
+    def __init__(self, root: str, *, clock: Clock, is_read_only: bool = False) -> None:
+        self._root = root
+        self._is_read_only = is_read_only
         self.path = os.path.join(root, HIDDEN)
         self._temporary = os.path.join(self.path, "tmp")
         self._lock_path = os.path.join(self.path, "lock")
@@ -39,6 +42,8 @@ class HiddenDirectory:
             StoreRefusedError: The disk folds case or keeps no extended attributes.
             AccessError, UnavailableError: The disk refused.
         """
+        if self._is_read_only:
+            return
         try:
             os.makedirs(self._temporary, mode=0o700, exist_ok=True)
             self._remove_leftovers()
@@ -48,11 +53,16 @@ class HiddenDirectory:
 
     def exists(self) -> bool:
         """Whether the store's directory is still what was opened; a disk that was unmounted leaves nothing there."""
-        return os.path.isdir(self._temporary)
+        return os.path.isdir(self._root if self._is_read_only else self._temporary)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the store's lock, against threads and processes alike."""
+        """Hold the store's lock, against threads and processes alike.
+
+        Raises:
+            AccessError: The store is only read.
+        """
+        self._require_writable()
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -62,7 +72,12 @@ class HiddenDirectory:
 
     @contextmanager
     def temporary_file(self) -> Iterator[tuple[int, str]]:
-        """Give an empty file (descriptor, path) that is removed at the end unless it was renamed."""
+        """Give an empty file (descriptor, path) that is removed at the end unless it was renamed.
+
+        Raises:
+            AccessError: The store is only read.
+        """
+        self._require_writable()
         descriptor, path = self._create()
         try:
             yield descriptor, path
@@ -70,6 +85,10 @@ class HiddenDirectory:
             with suppress(FileNotFoundError):
                 os.unlink(path)
             os.close(descriptor)
+
+    def _require_writable(self) -> None:
+        if self._is_read_only:
+            raise AccessError(f"the store in {self._root} was opened for reading only")
 
     def _create(self) -> tuple[int, str]:
         while True:

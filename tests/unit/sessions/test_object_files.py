@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import AsyncIterator
@@ -22,10 +23,12 @@ from sessionfs.model.errors import (
     InvalidRequestError,
     NotFoundError,
     PreconditionFailedError,
+    UnavailableError,
 )
 from sessionfs.model.names import session_id
 from sessionfs.sessions.object_files import ObjectFiles
 from sessionfs.sessions.object_place import ObjectPlace, open_object_place
+from sessionfs.stores import local_objects
 from sessionfs.stores.base import ObjectMetadata, ObjectStore, Unconditional
 from sessionfs.stores.local_directory import LocalDirectoryStore
 from sessionfs.stores.memory import MemoryStore
@@ -329,3 +332,21 @@ async def test_a_change_of_what_no_generation_names_copies_nothing(store: Object
         await files.append("a", b" grows")
         await files.remove("b")
     assert [stat.key for page in store.list_all(keys.objects_prefix(SESSION)) for stat in page.objects] == []
+
+
+async def test_a_full_disk_adds_nothing_of_an_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_object_place(LocalDirectoryStore(str(tmp_path)), SystemClock()) as place:
+        files = place.files(SESSION)
+        await files.append("log", b"whole\n", is_synced=True)
+
+        def half(descriptor: int, body: bytes) -> None:
+            os.write(descriptor, body[: len(body) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(local_objects, "write_all", half)
+        with pytest.raises(UnavailableError, match="No space left"):
+            await files.append("log", b"torn\n")
+        monkeypatch.undo()
+        assert await files.read("log") == b"whole\n"
+        await files.append("log", b"more\n")
+        assert await files.read("log") == b"whole\nmore\n"
