@@ -122,6 +122,7 @@ class Hydrator:
         self._locks: dict[str, trio.Lock] = {}
         self._first_version = clock.wall_ns()
         self._takings: Counter[str] = Counter()
+        self._redescribed: dict[str, dict[int, int]] = {}
         self._listing = BucketListing(journal, store, clock, listing_seconds=listing_seconds)
 
     # --- sessions
@@ -253,7 +254,9 @@ class Hydrator:
             directories={node.number for _, node in self._journal.tree(root) if node.is_directory},
             files=set(news.files) if news is not None else set(),
         )
-        every.attributes |= every.directories
+        # Of directories that changed here since, the journal knows less than the disk.
+        changed = self._redescribed.get(session, {})
+        every.attributes = {number for number, version in changed.items() if version > known}
         return self._refreshed(session, every)
 
     async def _counted(self, session: str, taking: Awaitable[Differences]) -> Differences:
@@ -264,6 +267,10 @@ class Hydrator:
         finally:
             if found is None or found.directories or found.files or found.attributes:
                 self._takings[session] += 1
+                redescribed = found.attributes if found is not None else ()
+                self._redescribed.setdefault(session, {}).update(
+                    dict.fromkeys(redescribed, self.version(session))
+                )
         return found
 
     async def _run_catch_up(self, session: SessionId, base: Base) -> CaughtUp:

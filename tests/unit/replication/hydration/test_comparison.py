@@ -88,8 +88,9 @@ async def test_what_nobody_heard_is_made_good_by_the_next_answer(
     found = await host.hydrator.refresh_session(SESSION, heard)
     assert sorted(found.directories) == sorted([host.number(b""), host.number(b"d")])
     described = {entry.number: stat.S_IMODE(entry.mode) for entry in found.attributes}
-    assert described[host.number(b"d")] == 0o711
-    assert found.paths[host.number(b"d")] == b"s/d"
+    # Which attributes changed is not remembered across a restart; of the others the disk may know more than the journal.
+    assert described == ({} if is_restarted else {host.number(b"d"): 0o711})
+    assert is_restarted or found.paths[host.number(b"d")] == b"s/d"
     again = await host.hydrator.refresh_session(SESSION, found.version)
     assert (again.directories, again.attributes, again.version) == ([], [], found.version)
 
