@@ -101,24 +101,30 @@ def on_bucket(
         StoreRefusedError: It does not, and ``single_host`` was not set.
         SessionFSError: What the work raises.
     """
-    import trio  # noqa: PLC0415
-
     from sessionfs.replication.trio_store import TrioStore  # noqa: PLC0415
 
     clock = SystemClock()
     settings = place.settings
-    store = _open(place, clock, changes=changes)
+    store = open_place(place, clock, changes=changes)
 
     async def main() -> _Result:
         opened = TrioStore(store, clock, settings.replication)
         return await action(Bucket(opened, settings, clock, socket.gethostname()))
 
     try:
+        return run(main)
+    finally:
+        store.close()
+
+
+def run(main: Callable[[], Awaitable[_Result]]) -> _Result:
+    """Run the asynchronous part of a command; of several errors the one that the user should see is raised."""
+    import trio  # noqa: PLC0415
+
+    try:
         return trio.run(main)
     except BaseExceptionGroup as group:
         raise _only(group) from None
-    finally:
-        store.close()
 
 
 def release_here(place: Place, session: str) -> None:
@@ -157,8 +163,13 @@ def steps(label: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
-def _open(place: Place, clock: Clock, *, changes: bool) -> ObjectStore:
-    """Open a store with what this host knows of it; before changes, find out once and remember, as a mount does."""
+def open_place(place: Place, clock: Clock, *, changes: bool) -> ObjectStore:
+    """Open a store with what this host knows of it; before changes, find out once and remember, as a mount does.
+
+    Raises:
+        StoreRefusedError: It does not refuse a second writer, and ``single_host`` was not set.
+        SessionFSError: It does not answer, or refuses.
+    """
     from sessionfs.daemon.mount_request import state_base  # noqa: PLC0415
     from sessionfs.daemon.replication.admission import admit_store, read_record  # noqa: PLC0415
     from sessionfs.stores.open_store import open_store  # noqa: PLC0415
@@ -171,14 +182,15 @@ def _open(place: Place, clock: Clock, *, changes: bool) -> ObjectStore:
     connections = 2 * settings.replication.concurrent_uploads + 4
     if changes and scheme_of(place.url) != "file":
         os.makedirs(state, mode=0o700, exist_ok=True)
-        store, away = admit_store(
-            place.url,
-            layout=layout,
-            clock=clock,
-            connections=connections,
-            single_host=settings.replication.single_host,
-            first=True,
-        )
+        with _logs_apart():
+            store, away = admit_store(
+                place.url,
+                layout=layout,
+                clock=clock,
+                connections=connections,
+                single_host=settings.replication.single_host,
+                first=True,
+            )
         if away:
             store.close()
             raise UnavailableError(away)
@@ -186,6 +198,25 @@ def _open(place: Place, clock: Clock, *, changes: bool) -> ObjectStore:
     store = open_store(place.url, max_connections=connections)
     record = read_record(layout)
     return store if record is None else store.with_capabilities(record.capabilities)
+
+
+@contextmanager
+def _logs_apart() -> Iterator[None]:
+    """Keep log lines out of standard output, which is the command's result; warnings go to standard error."""
+    import logging  # noqa: PLC0415
+
+    import structlog  # noqa: PLC0415
+
+    before = structlog.get_config()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=lambda *_args: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -15,6 +15,7 @@ import click
 
 import sessionfs
 from sessionfs.cli import exit_codes
+from sessionfs.cli.commands.bench_cmd import bench
 from sessionfs.cli.commands.diff_cmd import diff
 from sessionfs.cli.commands.doctor_cmd import doctor
 from sessionfs.cli.commands.fork_cmd import fork
@@ -22,6 +23,7 @@ from sessionfs.cli.commands.gc_cmd import gc
 from sessionfs.cli.commands.generations_cmd import generations
 from sessionfs.cli.commands.log_cmd import log
 from sessionfs.cli.commands.ls_cmd import ls
+from sessionfs.cli.commands.migrate_cmd import migrate
 from sessionfs.cli.commands.restore_cmd import restore
 from sessionfs.cli.commands.verify_cmd import verify
 from sessionfs.cli.mount_commands.claim_cmd import claim
@@ -116,7 +118,7 @@ def main(debug: bool) -> None:
 _GROUPS = (
     ("Mounts", (mount, umount, status, events, doctor)),
     ("Sessions of a mount", (snapshot, claim, release, conflicts, retry)),
-    ("Stores", (ls, generations, diff, restore, fork, log, gc, verify)),
+    ("Stores", (ls, generations, diff, restore, fork, log, migrate, gc, verify, bench)),
 )
 
 for _heading, _commands in _GROUPS:

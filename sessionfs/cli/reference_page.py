@@ -38,7 +38,7 @@ the environment.
 Secrets are no settings and are never in the file, in an argument or in a log: `SESSIONFS_ACCESS_KEY_ID` and
 `SESSIONFS_SECRET_ACCESS_KEY`, else the usual AWS chain (environment, profile, container, instance).
 
-STORE is a URL (`s3://BUCKET[/PREFIX]?endpoint=URL&region=R`, `file:///DIR`), a directory, or a file ending in
+STORE is a URL (`s3://BUCKET[/PREFIX]?endpoint=URL&region=R`, `gs://BUCKET[/PREFIX]`, `file:///DIR`), a directory, or a file ending in
 `.json` of the form `{"backend": "local"}` or `{"backend": "s3", "bucket": ..., "endpoint": ..., "prefix": ...,
 "region": ...}`.
 """

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tomllib
 from collections.abc import Mapping
 from typing import Any
 
+from sessionfs.cli.store_choice import configured_store, url_of_file
 from sessionfs.model.errors import SettingsError
 from sessionfs.model.settings import Settings, resolve
-from sessionfs.stores.store_urls import S3Location, canonical_url, file_url
+from sessionfs.stores.store_urls import canonical_url
 
 _FILE_NAME = "sessionfs.toml"
 
@@ -31,7 +31,7 @@ def load_settings(*, flags: Mapping[str, Any], config: str | None = None) -> Set
 
 
 def store_url(named: str | None, settings: Settings) -> str:
-    """Give the canonical URL of the store: named, else of the settings, else the embedded default.
+    """Give the canonical URL of the store: named, else of the settings, else of the user's ``session-store.json``, else the embedded default.
 
     Args:
         named: A URL, a directory, or a file of the form of ``session-store.json``.
@@ -41,16 +41,11 @@ def store_url(named: str | None, settings: Settings) -> str:
         StoreUrlError: It names no store.
         SettingsError: The file cannot be read.
     """
-    from sessionfs.stores.open_store import default_store_url  # noqa: PLC0415 - not needed for --help
-
-    text = named or settings.mount.store
-    if not text:
-        return default_store_url()
-    if text.endswith(".json") and not os.path.isdir(text):
-        text = _store_of_file(text)
-        if not text:
-            return default_store_url()
-    return canonical_url(text)
+    if not named:
+        return configured_store(settings).url
+    if named.endswith(".json") and not os.path.isdir(named):
+        return url_of_file(os.path.abspath(named))
+    return canonical_url(named)
 
 
 def _settings_file(config: str | None) -> str:
@@ -72,30 +67,3 @@ def _read_toml(path: str) -> dict[str, Any]:
         raise SettingsError(f"cannot read the settings file {path}: {problem.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise SettingsError(f"{path} is no TOML: {problem}") from None
-
-
-def _store_of_file(path: str) -> str:
-    """Give the URL that a ``session-store.json`` names, "" for the embedded default."""
-    try:
-        with open(path, "rb") as file:
-            content = json.load(file)
-    except OSError as problem:
-        raise SettingsError(f"cannot read {path}: {problem.strerror}") from None
-    except ValueError as problem:
-        raise SettingsError(f"{path} is no JSON: {problem}") from None
-    backend = content.get("backend") if isinstance(content, dict) else None
-    if backend == "local":
-        directory = content.get("directory", "")
-        return file_url(os.path.join(os.path.dirname(os.path.abspath(path)), directory)) if directory else ""
-    if backend == "s3" and isinstance(content.get("bucket"), str):
-        prefix = str(content.get("prefix") or "").strip("/")
-        return S3Location(
-            content["bucket"],
-            f"{prefix}/" if prefix else "",
-            str(content.get("endpoint") or ""),
-            str(content.get("region") or ""),
-        ).url
-    raise SettingsError(
-        f"{path} names no store",
-        remedy='write {"backend": "local"} or {"backend": "s3", "bucket", "endpoint", "prefix", "region"}',
-    )

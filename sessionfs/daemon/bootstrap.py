@@ -19,7 +19,7 @@ import trio
 from sessionfs.daemon.checks.mount_points import FILESYSTEM_TYPE, mount_source
 from sessionfs.daemon.checks.unmount import clear_stale
 from sessionfs.daemon.mount_request import MountRequest, Ready, ReplicationRequest
-from sessionfs.daemon.replication_child import Child, start_child, wait_until_started
+from sessionfs.daemon.replication_child import Child, end_child, start_child, wait_until_started
 from sessionfs.daemon.state_lock import StateLock
 from sessionfs.model import clock as clocks
 from sessionfs.model.clock import SystemClock
@@ -62,10 +62,10 @@ def run_mount(request: MountRequest, report: Report, *, on_state: Callable[[Stat
     """
     clock = SystemClock()
     layout = StateLayout(request.state_root)
-    with _state_directory(layout) as keep:
+    with state_directory(layout) as keep:
         lock = StateLock(layout.lock, mount_point=request.mount_point, clock=clock)
         on_state(layout)
-        child = start_child(_replication_request(request, first=True))
+        child = start_child(replication_request(request, first=True))
         try:
             # Imported while the replication process starts: both take a noticeable part of a second.
             from sessionfs.daemon.composition import Composition  # noqa: PLC0415
@@ -73,8 +73,8 @@ def run_mount(request: MountRequest, report: Report, *, on_state: Callable[[Stat
             degraded = wait_until_started(child)
             if clear_stale(request.mount_point):
                 _log.warning("a mount whose daemon had ended was taken away", mount_point=request.mount_point)
-            _empty(layout.staging)
-            _empty(layout.trash)
+            empty_directory(layout.staging)
+            empty_directory(layout.trash)
 
             def ready(warnings: tuple[str, ...]) -> None:
                 keep()
@@ -87,11 +87,11 @@ def run_mount(request: MountRequest, report: Report, *, on_state: Callable[[Stat
                 clock=clock,
                 boot_id=clocks.boot_id(),
                 options=fuse_options(request),
-                restart_request=_replication_request(request, first=False),
+                restart_request=replication_request(request, first=False),
             )
             code = _run(composition, child, degraded, ready, lock)
         finally:
-            _end(child)
+            end_child(child)
         lock.release()
     return code
 
@@ -129,7 +129,13 @@ def _run(
         raise error from None
 
 
-def _replication_request(request: MountRequest, *, first: bool) -> ReplicationRequest:
+def replication_request(request: MountRequest, *, first: bool) -> ReplicationRequest:
+    """Give what a replication process must know.
+
+    Args:
+        request: What is mounted, or opened by a door.
+        first: As in `ReplicationRequest`.
+    """
     return ReplicationRequest(
         store_url=request.store_url,
         mount_point=request.mount_point,
@@ -141,8 +147,18 @@ def _replication_request(request: MountRequest, *, first: bool) -> ReplicationRe
 
 
 @contextlib.contextmanager
-def _state_directory(layout: StateLayout) -> Iterator[Callable[[], None]]:
-    """Make the state directory; when the store refuses us, remove what this start made of it."""
+def state_directory(layout: StateLayout) -> Iterator[Callable[[], None]]:
+    """Make the state directory; when the store refuses us, remove what this start made of it.
+
+    Args:
+        layout: Where it is.
+
+    Yields:
+        What to call when the start has succeeded: then everything stays whatever comes.
+
+    Raises:
+        LocalDiskError: It cannot be made.
+    """
     missing = []
     path = layout.root
     while not os.path.lexists(path):
@@ -185,20 +201,10 @@ def _is_of_a_start(entry: os.DirEntry[str]) -> bool:
     return entry.name in _FILES_OF_A_START
 
 
-def _empty(directory: str) -> None:
+def empty_directory(directory: str) -> None:
+    """Remove everything in a directory."""
     for entry in os.scandir(directory):
         if entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path)
         else:
             os.unlink(entry.path)
-
-
-def _end(child: Child) -> None:
-    """End the first replication process if it still runs: its socket is the sign."""
-    with contextlib.suppress(OSError):
-        child.connection.close()
-    try:
-        child.process.wait(timeout=3)
-    except Exception:  # noqa: BLE001 - whatever it was, the process must not stay
-        child.process.kill()
-        child.process.wait()

@@ -10,20 +10,16 @@ import trio
 from sessionfs.daemon.checks.mount_points import current_mount_point, mounted_at
 from sessionfs.daemon.control.protocol import usable_socket_path
 from sessionfs.daemon.control.server import ControlServer
+from sessionfs.daemon.core_assembly import CoreAssembly
 from sessionfs.daemon.mount_request import MountRequest, ReplicationRequest
-from sessionfs.daemon.replication_child import Child, ReplicationChild
-from sessionfs.daemon.replication_client import ReplicationClient
-from sessionfs.daemon.replication_requests import RequestsOfReplication
+from sessionfs.daemon.replication_child import Child
 from sessionfs.daemon.running_mount import RunningMount, serve_replication
 from sessionfs.daemon.shutdown import Shutdown
 from sessionfs.daemon.state_lock import StateLock
-from sessionfs.filesystem.core import Core
 from sessionfs.filesystem.engine_pyfuse3 import Pyfuse3Engine
 from sessionfs.model.clock import Clock
 from sessionfs.model.errors import MountError
-from sessionfs.working_copy.intent_log import IntentLog
 from sessionfs.working_copy.layout import StateLayout
-from sessionfs.working_copy.lease_page import LeasePage
 
 _ANSWER_SECONDS = 20.0
 
@@ -52,11 +48,9 @@ class Composition:
     ) -> None:
         self._request = request
         self._layout = layout
-        self._clock = clock
         self._options = options
         self._restart_request = restart_request
-        self._log = IntentLog(layout.intent_log, boot_id=boot_id, clock=clock)
-        self._lease = LeasePage.open(layout.lease, boot_id)
+        self._parts = CoreAssembly(layout, clock=clock, boot_id=boot_id)
 
     async def run(
         self, child: Child, degraded: str, ready: Callable[[tuple[str, ...]], None], lock: StateLock
@@ -72,10 +66,11 @@ class Composition:
         Returns:
             The exit code of the process.
         """
-        client = self._client(self._request.settings.filesystem.fetch_timeout_seconds)
+        settings = self._request.settings.filesystem
+        client = self._parts.client(settings)
         socket_path = usable_socket_path(self._layout.control_socket)
-        core = self._core(client, socket_path)
-        keeper = self._keeper(core, client)
+        core = self._parts.core(client, settings, control_socket=socket_path)
+        keeper = self._parts.keeper(core, client, self._restart_request)
         warnings = (f"the store does not answer, and uploads wait: {degraded}",) if degraded else ()
         mount_point = self._request.mount_point
         device_before = os.stat(mount_point).st_dev
@@ -117,32 +112,7 @@ class Composition:
         finally:
             engine.close()
             core.close()
-            self._log.close()
-            self._lease.close()
-
-    def _core(self, client: ReplicationClient, socket_path: str) -> Core:
-        return Core(
-            layout=self._layout,
-            log=self._log,
-            remote=client,
-            settings=self._request.settings.filesystem,
-            clock=self._clock,
-            control_socket=socket_path,
-            lease=self._lease,
-        )
-
-    def _keeper(self, core: Core, client: ReplicationClient) -> ReplicationChild:
-        return ReplicationChild(
-            self._restart_request,
-            client=client,
-            handler=RequestsOfReplication(core, self._log).handle,
-            clock=self._clock,
-            on_process=core.set_exempt_pid,
-        )
-
-    def _client(self, timeout_seconds: float) -> ReplicationClient:
-        staging = self._layout.staging
-        return ReplicationClient(self._log, timeout_seconds=timeout_seconds, staging=staging)
+            self._parts.close()
 
 
 async def wait_until_mounted(mount_point: str, device_before: int, log_path: str) -> None:

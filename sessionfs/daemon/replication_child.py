@@ -5,6 +5,7 @@ Its death is never a reason to end the mount: programs that need nothing from th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -37,6 +38,8 @@ _CRASH_WINDOW_SECONDS = 60.0
 _SLOW_RESTART_SECONDS = 10.0
 _QUICK_RESTART_SECONDS = 0.05
 _START_SECONDS = 90.0
+_END_SECONDS = 3.0
+_LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _log = structlog.get_logger("sessionfs.daemon")
 
 
@@ -53,18 +56,26 @@ class Child:
     connection: socket.socket
 
 
-def start_child(request: ReplicationRequest) -> Child:
+def start_child(request: ReplicationRequest, *, log_path: str = "") -> Child:
     """Start the process and hand it its request; it reports on the socket when the store was seen.
+
+    Args:
+        request: What it must know.
+        log_path: File that its log goes to, "" for this process's standard error.
 
     Raises:
         InternalError: No process could be made.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    log = None
     try:
+        log = os.open(log_path, _LOG_FLAGS, 0o600) if log_path else None
         process = subprocess.Popen(
             module_command("sessionfs.daemon.launch.replication", "--fd", str(theirs.fileno())),
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
             cwd="/",
             env=module_environment(os.environ),
             start_new_session=True,
@@ -74,6 +85,8 @@ def start_child(request: ReplicationRequest) -> Child:
         raise InternalError(f"the replication process cannot be started: {problem.strerror}") from None
     finally:
         theirs.close()
+        if log is not None:
+            os.close(log)
     ours.sendall(frame(request))
     return Child(process, ours)
 
@@ -149,7 +162,11 @@ class ReplicationChild:
                 unclaimed=self._client.discard,
             )
             self._client.attach(link)
-            await link.serve()
+            try:
+                await link.serve()
+            except BaseException:
+                end_child(child)
+                raise
             self._client.detach("the replication process has ended and is started again")
             self.pid = 0
             self._on_process(0)
@@ -179,6 +196,10 @@ class ReplicationChild:
                 if child is not None:
                     child.connection.close()
                     await _reap(child)
+            except BaseException:
+                if child is not None:
+                    end_child(child)
+                raise
             else:
                 _log.info("replication process started again", pid=child.process.pid)
                 return child
@@ -190,6 +211,19 @@ class ReplicationChild:
             self._client.detach(f"the replication process died {_CRASHES} times in a minute; see daemon.log")
             return _SLOW_RESTART_SECONDS
         return _QUICK_RESTART_SECONDS
+
+
+def end_child(child: Child) -> None:
+    """End a process that nobody asks any more: its socket is the sign; one that does not end is killed. Blocks, at most three seconds."""
+    with contextlib.suppress(OSError):
+        # Whoever still reads from it in a thread is woken.
+        child.connection.shutdown(socket.SHUT_RDWR)
+    child.connection.close()
+    try:
+        child.process.wait(timeout=_END_SECONDS)
+    except Exception:  # noqa: BLE001 - whatever it was, the process must not stay
+        child.process.kill()
+        child.process.wait()
 
 
 async def _reap(child: Child) -> None:

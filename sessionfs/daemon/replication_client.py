@@ -371,21 +371,25 @@ class ReplicationClient:
         """Move the deadline while the transfer goes on."""
         # A status is not free: a transfer that is soon over asks for none.
         await trio.sleep(limit * _FIRST_LOOK)
+        with contextlib.suppress(UnavailableError):
+            await self._judged(scope, goes_on)
         try:
-            goes_on(await self._progress())
             while True:
                 await trio.sleep_until(scope.deadline - limit * (1 - _NEXT_LOOK))
-                # A process that is busy with many transfers answers late: that is no silence of the store.
-                end, scope.deadline = scope.deadline, scope.deadline + _STATUS_SECONDS
-                try:
-                    is_going_on = goes_on(await self._progress())
-                finally:
-                    scope.deadline = end
-                if not is_going_on:
+                if not await self._judged(scope, goes_on):
                     return
                 scope.deadline = trio.current_time() + limit
         except UnavailableError:
             return
+
+    async def _judged(self, scope: trio.CancelScope, goes_on: GoesOn) -> bool:
+        """Ask whether a transfer goes on; a process that is busy with many answers late, and that time does not count."""
+        end, asked = scope.deadline, trio.current_time()
+        scope.deadline = end + _PATIENCE_SECONDS
+        try:
+            return goes_on(await self._progress())
+        finally:
+            scope.deadline = end + trio.current_time() - asked
 
     async def _progress(self) -> Status:
         """Give a status; whoever asks while one is under way shares its answer."""
@@ -399,7 +403,8 @@ class ReplicationClient:
             # Whoever had asked was cancelled.
         look = self._look = _Look()
         try:
-            look.outcome = await self.status()
+            message = GetStatus(self._log.position)
+            look.outcome = await self.ask(message, Status, seconds=_PATIENCE_SECONDS)
         except UnavailableError as problem:
             look.outcome = problem
             raise

@@ -11,7 +11,7 @@ import structlog
 import trio
 
 from sessionfs.daemon.control.protocol import DrainResult
-from sessionfs.daemon.control.server import ControlServer, ShowProgress
+from sessionfs.daemon.control.server import COMMAND, ControlServer, ShowProgress
 from sessionfs.daemon.mount_request import MountRequest
 from sessionfs.daemon.replication_child import Child, ReplicationChild
 from sessionfs.daemon.replication_client import ReplicationClient
@@ -224,9 +224,9 @@ class RunningMount:
         """Give events after a number."""
         return await self._client.events(after, limit)
 
-    async def snapshot(self, session: str) -> dict[str, object]:
+    async def snapshot(self, session: str, *, trigger: str = COMMAND) -> dict[str, object]:
         """Commit a session now; gives the generation, with the names of ``snapshot --json``."""
-        committed = await self._sessions.commit(roots.internal_id(session), "command")
+        committed = await self._sessions.commit(roots.internal_id(session), trigger)
         document: dict[str, object] = msgspec.to_builtins(committed)
         document.pop("type", None)  # the tag of messages
         return document | {"session": roots.shown_id(committed.session)}

@@ -1,4 +1,4 @@
-"""One daemon per state directory: a flock that says who holds it, as ``PID PHASE MOUNT_POINT``."""
+"""One holder per state directory, a daemon or a Python door: a flock that says who holds it, as ``PID PHASE MOUNT_POINT``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Holder:
     """Who holds a state directory.
 
     Attributes:
-        pid: The daemon.
-        mount_point: Where it mounts.
+        pid: The process.
+        mount_point: Where it mounts, "" for a Python door, which has no mount.
         phase: ``running``, or ``ending`` once the mount is gone.
     """
 
@@ -32,12 +32,12 @@ class StateLock:
 
     Args:
         path: The lock file, made when missing.
-        mount_point: Where this daemon mounts.
+        mount_point: Where this process mounts, "" for nowhere.
         clock: Measures the waiting.
         patience_seconds: How long to wait for a holder that is ending.
 
     Raises:
-        StateLockedError: Another daemon holds it.
+        StateLockedError: Another process holds it.
         LocalDiskError: The file cannot be opened.
     """
 
@@ -117,6 +117,12 @@ def _try_lock(descriptor: int) -> bool:
 def _locked(root: str, holder: Holder | None) -> StateLockedError:
     if holder is None:
         return StateLockedError(f"state directory {root} is in use by another process", pid=0)
+    if not holder.mount_point:
+        return StateLockedError(
+            f"state directory {root} is in use by a Python door in process {holder.pid}",
+            pid=holder.pid,
+            remedy="close it there, or mount the store and open the doors through the mount",
+        )
     return StateLockedError(
         f"state directory {root} is in use by process {holder.pid}, mounted on {holder.mount_point}",
         pid=holder.pid,

@@ -14,6 +14,8 @@ Layout (all below the store's prefix)::
     sessions/<id>.conflicts/<path>/<stamp>-<holder>   bytes kept aside
     plugins/<plugin>/..., agents/<agent>/plugins/<plugin>/..., eval/<run>/...   shared roots, each with the same siblings
     hosts/<holder>.json                          beat of one daemon that owns sessions
+    migration.json, migration/<10 digits>.json   where a store was migrated from, and the journal of that
+    archive/...                                  the archive's own keys (sessions/archive/archive_keys.py)
     probe/<random>                               scratch of the store probe
 
 "Session" stands for shared roots too (``model/roots.py``): every function here takes and gives ids of both.

@@ -27,6 +27,7 @@ DEFAULT_EXCLUDE_GLOBS = (
     "*.db-shm",
     "*.db-journal",
     ".sessionfs/**",
+    ".sessionfs-new-*",
 )
 
 

@@ -1,7 +1,8 @@
 """Copy before overwrite for doors that work on the bucket itself: what the newest generation of a session names stays readable.
 
-The newest manifest is looked at again when what is known of it is older than `_FRESH_SECONDS`; a session without one costs one small
-request in that time. An append changes nothing of it: the named bytes are the beginning of what is there then.
+While the session is owned here nobody else commits, and what is known of the newest manifest stays true; else it is looked at before every change
+that replaces or removes something: one small request. An append changes nothing of it: the named bytes are the beginning of what is there then.
+A commit of another host between that look and the change is not seen: whoever cannot have that claims the session.
 """
 
 from __future__ import annotations
@@ -12,14 +13,12 @@ from typing import Literal
 
 from sessionfs.formats.manifest import ManifestEntry
 from sessionfs.model import keys
-from sessionfs.model.clock import Clock
 from sessionfs.model.errors import ConflictError, ObjectNotFoundError, UnavailableError
 from sessionfs.model.names import SessionId
 from sessionfs.replication.hydration.manifest_chain import ManifestChain
 from sessionfs.replication.trio_store import READ_TRIES, Landed, TrioStore
 from sessionfs.stores.base import ByteRange, ObjectMetadata, ObjectStat, Unconditional
 
-_FRESH_SECONDS = 1.0
 _TRIES = 3
 Kept = Literal["not named", "kept", "gone"]
 
@@ -30,7 +29,6 @@ class _Known:
 
     entries: dict[bytes, ManifestEntry]
     token: str
-    looked_seconds: float
 
 
 class NamedBytes:
@@ -38,35 +36,39 @@ class NamedBytes:
 
     Args:
         store: The bucket.
-        clock: Ages.
     """
 
-    def __init__(self, store: TrioStore, clock: Clock) -> None:
+    def __init__(self, store: TrioStore) -> None:
         self._store = store
-        self._clock = clock
         self._chain = ManifestChain(store)
         self._known: dict[SessionId, _Known] = {}
 
     def forget(self, session: SessionId) -> None:
-        """Look again at the next change, whatever the age."""
+        """Look again at the next change, also while the session is owned here."""
         self._known.pop(session, None)
 
-    async def names(self, session: SessionId, path: bytes) -> bool:
+    async def names(self, session: SessionId, path: bytes, *, is_owned: bool) -> bool:
         """Whether the newest generation names bytes of a path.
+
+        Args:
+            session: The session.
+            path: The path.
+            is_owned: Nobody else can have committed since the last look.
 
         Raises:
             SessionFSError: The store refused or did not answer.
         """
-        entry = (await self._entries(session)).get(path)
+        entry = (await self._entries(session, is_owned=is_owned)).get(path)
         return entry is not None and entry.type == "file" and entry.sha256 != "" and entry.size_bytes > 0
 
-    async def keep(self, session: SessionId, path: bytes, live: ObjectStat) -> Kept:
+    async def keep(self, session: SessionId, path: bytes, live: ObjectStat, *, is_owned: bool) -> Kept:
         """Make sure that what the newest generation names of a path outlives a change of its object.
 
         Args:
             session: The session.
             path: The path.
             live: Its object now.
+            is_owned: As for `names`.
 
         Returns:
             Whether there was anything to keep; ``gone`` when the object has not had it for some time: whoever replaced it kept it.
@@ -75,9 +77,9 @@ class NamedBytes:
             UnavailableError: It could not be copied: the object must not change now.
             SessionFSError: The store refused or did not answer.
         """
-        if not await self.names(session, path):
+        if not await self.names(session, path, is_owned=is_owned):
             return "not named"
-        entry = (await self._entries(session))[path]
+        entry = (await self._entries(session, is_owned=True))[path]
         key = keys.content_key(session, entry.sha256)
         for _ in range(_TRIES):
             if await self._store.head(key, tries=READ_TRIES) is not None:
@@ -112,18 +114,17 @@ class NamedBytes:
         outcome = await self._store.put(key, body, condition=Unconditional(), metadata=ObjectMetadata())
         return "kept" if isinstance(outcome, Landed) else None
 
-    async def _entries(self, session: SessionId) -> dict[bytes, ManifestEntry]:
-        known, now = self._known.get(session), self._clock.elapsed_seconds()
-        if known is not None and now - known.looked_seconds < _FRESH_SECONDS:
+    async def _entries(self, session: SessionId, *, is_owned: bool) -> dict[bytes, ManifestEntry]:
+        known = self._known.get(session)
+        if known is not None and is_owned:
             return known.entries
         stat = await self._store.head(keys.manifest_key(session), tries=READ_TRIES)
         if stat is None:
-            known = _Known({}, "", now)
+            known = _Known({}, "")
         elif known is None or known.token != stat.token:
             newest = await self._chain.newest(session)
             entries = newest.manifest.entries if newest is not None else ()
             token = newest.stat.token if newest is not None else ""
-            known = _Known({entry.path: entry for entry in entries}, token, now)
-        known.looked_seconds = now
+            known = _Known({entry.path: entry for entry in entries}, token)
         self._known[session] = known
         return known.entries

@@ -1,9 +1,10 @@
 """The files of a session straight in the bucket: each an object under its own name, with the metadata that a mount gives it.
 
-* A write is one put; what the newest generation names of the key is kept first (`named_bytes`).
+* Changes are conditional (`object_changes`); what the newest generation names of a key is kept first (`named_bytes`).
 * An append is a server-side copy with a tail where the store can and the file is long enough, else the whole file again under the token that was
   read; when another writer won, it is done again on what is there then: nobody's bytes are lost. A directory store appends in place.
-* A lost answer is settled by the write id in the metadata, never by repeating blindly.
+* A lost answer is settled by the write id in the metadata, never by repeating blindly. An append whose answer was lost and upon which another
+  writer appended before it could be looked at is written again: at least once, as every append here; readers drop it by its ``seq``.
 * The directories above a file get their markers once, as in a mount.
 """
 
@@ -13,41 +14,29 @@ import hashlib
 import os
 import stat as modes
 from collections.abc import Callable
+from contextlib import suppress
 
 import trio
 
 from sessionfs.formats import object_metadata
-from sessionfs.formats.object_metadata import FileAttributes, Provenance
 from sessionfs.model import keys
 from sessionfs.model.clock import Clock
 from sessionfs.model.errors import (
     AlreadyExistsError,
-    ConcurrentRequestError,
     CorruptDataError,
     InvalidRequestError,
     NotFoundError,
     ObjectNotFoundError,
     PreconditionFailedError,
-    UnavailableError,
 )
 from sessionfs.model.names import SessionId
-from sessionfs.replication.trio_store import READ_TRIES, Landed, Moved, NotLanded, TrioStore
+from sessionfs.replication.trio_store import READ_TRIES, TrioStore
 from sessionfs.sessions.named_bytes import NamedBytes
+from sessionfs.sessions.object_changes import ObjectChanges
 from sessionfs.sessions.port import FileStat, SessionFiles, checked_path
-from sessionfs.stores.base import (
-    ByteRange,
-    Condition,
-    IfAbsent,
-    IfMatch,
-    ObjectMetadata,
-    ObjectStat,
-    Token,
-    Unconditional,
-)
+from sessionfs.stores.base import ByteRange, ObjectMetadata, ObjectStat, Token
 from sessionfs.stores.local_directory import LocalDirectoryStore
 
-_ATTEMPTS = 50
-"""How often a change is done anew because others won; each time another one got through."""
 _WHOLE = 1 << 50
 _OF_OTHER_BYTES = ("sessionfs-sha256", "sessionfs-write", "mtime")
 """User metadata that an append in place makes wrong: without it the file is read as one that another tool wrote."""
@@ -77,9 +66,7 @@ class ObjectFiles(SessionFiles):
     ) -> None:
         self._session = session
         self._store = store
-        self._clock = clock
-        self._named = named
-        self._epoch = epoch
+        self._changes = ObjectChanges(session, store, clock, named, epoch=epoch)
         self._local = local
         self._markers: set[str] = set()
 
@@ -117,22 +104,31 @@ class ObjectFiles(SessionFiles):
         return body
 
     async def write(
-        self, path: str, body: bytes, *, is_private: bool = False, is_new: bool = False
+        self,
+        path: str,
+        body: bytes,
+        *,
+        is_private: bool = False,
+        is_new: bool = False,
+        base: FileStat | None = None,
     ) -> FileStat:
         """Put the object; what a generation names of it is kept first."""
         key = self._key(path)
+        sha256 = hashlib.sha256(body).hexdigest()
+
+        def metadata() -> ObjectMetadata:
+            return self._changes.metadata(sha256, mode=0o600 if is_private else 0o644)
+
         await self._make_directories(path)
-        for _ in range(_ATTEMPTS):
-            condition: Condition = IfAbsent()
-            if not is_new:
-                condition = await self._replacing(path, key)
-            metadata = self._metadata(hashlib.sha256(body).hexdigest(), mode=0o600 if is_private else 0o644)
-            outcome = await self._put(key, body, condition, metadata)
-            if isinstance(outcome, Landed):
-                return self._written(path, outcome.token, len(body), metadata)
-            if is_new and isinstance(outcome, Moved):
-                raise AlreadyExistsError(f"{path!r} of session {self._session} is there already")
-        raise self._contended(path)
+        if is_new:
+            token, sent = await self._changes.put_new(key, body, metadata)
+        elif base is not None:
+            revision = Token(base.revision)
+            token, sent = await self._changes.put_over(key, os.fsencode(path), body, revision, metadata)
+        else:
+            token, sent = await self._changes.put(key, os.fsencode(path), body, metadata)
+        modified_ns = object_metadata.decode_time(sent.user["mtime"], 0)
+        return FileStat(path, len(body), modified_ns, token)
 
     async def append(
         self, path: str, tail: bytes, *, base: FileStat | None = None, is_synced: bool = False
@@ -141,13 +137,12 @@ class ObjectFiles(SessionFiles):
         key = self._key(path)
         if base is None or not base.size_bytes:
             await self._make_directories(path)
-        for _ in range(_ATTEMPTS):
-            found = await self._append_in_place(path, key, tail, base, is_synced=is_synced)
-            if found is None:
-                found = await self._append_by_request(path, key, tail, base)
-            if found is not None:
-                return found
-        raise self._contended(path)
+        found = None
+        if self._local is not None:
+            found = await self._append_in_place(self._local, key, tail, base, is_synced=is_synced)
+        if found is None:
+            found = await self._changes.append(key, tail, Token(base.revision) if base is not None else None)
+        return _shown(path, found)
 
     async def list(self, below: str = "") -> list[FileStat]:
         """List the objects of paths."""
@@ -166,54 +161,37 @@ class ObjectFiles(SessionFiles):
 
     async def remove(self, path: str) -> None:
         """Delete the object; what a generation names of it is kept first."""
-        key = self._key(path)
-        for _ in range(_ATTEMPTS):
-            live = await self._store.head(key, tries=READ_TRIES)
-            if live is None:
-                return
-            await self._named.keep(self._session, os.fsencode(path), live)
-            try:
-                outcome = await self._store.delete(key, condition=IfMatch(live.token))
-            except ConcurrentRequestError:
-                continue
-            if isinstance(outcome, Landed):
-                return
-        raise self._contended(path)
+        await self.remove_key(self._key(path))
+
+    async def remove_key(self, key: str) -> None:
+        """Delete an object below the session's prefix, whatever its name; as `remove`."""
+        live = keys.parse_live_key(key)
+        is_file = live is not None and not live.is_directory
+        await self._changes.delete(key, live.path if live is not None and is_file else None)
+        self._markers.discard(key)
 
     async def rename(self, path: str, new: str) -> None:
-        """Copy on the server, then delete: a crash between leaves both."""
+        """Copy on the server, then delete what was copied: a crash between leaves both."""
         key, target = self._key(path), self._key(new)
         if key == target:
             await self.stat(path)
             return
         await self._make_directories(new)
-        for _ in range(_ATTEMPTS):
-            live = await self._store.head(key, tries=READ_TRIES)
-            if live is None:
-                raise self._missing(path)
-            condition = await self._replacing(new, target)
-            metadata = live.metadata or ObjectMetadata()
-            user = {**metadata.user, "sessionfs-write": self._clock.unique_id()}
-            copied = ObjectMetadata(user, metadata.content_type, metadata.content_encoding)
-            try:
-                outcome = await self._store.copy(
-                    key, target, source_token=live.token, condition=condition, metadata=copied
-                )
-            except ConcurrentRequestError:
-                continue
-            if isinstance(outcome, Landed):
-                await self.remove(path)
-                return
-        raise self._contended(path)
+        try:
+            await self._changes.rename(key, target, os.fsencode(path), os.fsencode(new))
+        except NotFoundError:
+            raise self._missing(path) from None
 
     async def sync(self, path: str = "") -> None:
         """Flush what was appended in place; everything else is in the bucket when its call returns."""
         local = self._local
         if local is None:
             return
-        wanted = [path] if path else [one.path for one in await self.list()]
-        for one in wanted:
-            key = self._key(one)
+        wanted = [self._key(path)] if path else []
+        if not path:
+            found, _ = await self._store.list_all(keys.session_prefix(self._session), whole_segments=False)
+            wanted = [one.key for one in found if not one.key.endswith("/")]
+        for key in wanted:
             await trio.to_thread.run_sync(local.sync, key)
 
     # --- how
@@ -224,90 +202,26 @@ class ObjectFiles(SessionFiles):
             raise InvalidRequestError(f"path {path[:60]!r}... has no key in the bucket: it is too long")
         return key
 
-    async def _replacing(self, path: str, key: str) -> Condition:
-        """Keep what a generation names of a key, and give the condition under which it may be replaced."""
-        if not await self._named.names(self._session, os.fsencode(path)):
-            return Unconditional()
-        live = await self._store.head(key, tries=READ_TRIES)
-        if live is None:
-            return IfAbsent()
-        await self._named.keep(self._session, os.fsencode(path), live)
-        return IfMatch(live.token)
-
-    async def _put(
-        self, key: str, body: bytes, condition: Condition, metadata: ObjectMetadata
-    ) -> Landed | NotLanded | Moved:
-        try:
-            return await self._store.put(key, body, condition=condition, metadata=metadata)
-        except ConcurrentRequestError:
-            return NotLanded()
-
     async def _append_in_place(
-        self, path: str, key: str, tail: bytes, base: FileStat | None, *, is_synced: bool
-    ) -> FileStat | None:
-        local = self._local
-        if local is None:
-            return None
+        self, local: LocalDirectoryStore, key: str, tail: bytes, base: FileStat | None, *, is_synced: bool
+    ) -> ObjectStat | None:
+        """Add to a file of this host; None when there is none yet."""
         expected = Token(base.revision) if base is not None else None
-        self._store.guard(key)
 
         def extend() -> ObjectStat:
-            return local.extend(key, tail, expected=expected, forget=_OF_OTHER_BYTES, is_synced=is_synced)
+            return local.extend(
+                key, tail, expected=expected, forget=_OF_OTHER_BYTES, is_synced=is_synced,
+                before=lambda: self._store.guard(key),
+            )  # fmt: skip
 
         try:
-            return _shown(path, await trio.to_thread.run_sync(extend))
+            found = await trio.to_thread.run_sync(extend)
         except ObjectNotFoundError:
             if base is not None:
-                raise PreconditionFailedError(f"{path!r} of session {self._session} is gone") from None
+                raise PreconditionFailedError(f"{key!r} is gone") from None
             return None
-
-    async def _append_by_request(
-        self, path: str, key: str, tail: bytes, base: FileStat | None
-    ) -> FileStat | None:
-        """Add to the object once; None when another writer was faster, and it must be done again."""
-        live = await self._store.head(key, tries=READ_TRIES)
-        if base is not None and (live is None or live.token != base.revision):
-            raise PreconditionFailedError(f"{path!r} of session {self._session} was changed by somebody else")
-        lineage = ""
-        if live is not None and live.metadata is not None:
-            lineage = object_metadata.decode_provenance(live.metadata.user).lineage
-        can = self._store.capabilities
-        if live is not None and can.append_by_copy and live.size_bytes >= can.minimum_part_bytes:
-            return await self._append_by_copy(path, live, tail, lineage)
-        before = b""
-        if live is not None:
-            try:
-                before = await self._store.read(key, expected=live.token, tries=READ_TRIES)
-            except (ObjectNotFoundError, PreconditionFailedError):
-                self._require_unchanged(path, base)
-                return None
-        body = before + tail
-        metadata = self._metadata(hashlib.sha256(body).hexdigest(), lineage=lineage)
-        outcome = await self._put(key, body, IfMatch(live.token) if live else IfAbsent(), metadata)
-        if isinstance(outcome, Landed):
-            return self._written(path, outcome.token, len(body), metadata)
-        if isinstance(outcome, Moved):
-            self._require_unchanged(path, base)
-        return None
-
-    async def _append_by_copy(
-        self, path: str, live: ObjectStat, tail: bytes, lineage: str
-    ) -> FileStat | None:
-        metadata = self._metadata("", lineage=lineage)
-        try:
-            outcome = await self._store.append(
-                live.key, iter((tail,)), base=live, metadata=metadata, before_complete=_go_on
-            )
-        except ConcurrentRequestError:
-            return None
-        if isinstance(outcome, Landed):
-            return self._written(path, outcome.token, live.size_bytes + len(tail), metadata)
-        return None
-
-    def _require_unchanged(self, path: str, base: FileStat | None) -> None:
-        """Another writer was faster: only an append to whatever is there may be done again."""
-        if base is not None:
-            raise PreconditionFailedError(f"{path!r} of session {self._session} was changed by somebody else")
+        self._changes.note(key, found.token)
+        return found
 
     async def _make_directories(self, path: str) -> None:
         parts = path.split("/")[:-1]
@@ -319,30 +233,15 @@ class ObjectFiles(SessionFiles):
                 wanted.append(key)
         for key in wanted:
             if key not in self._markers:
-                # Somebody else's is as good.
-                await self._put(key, b"", IfAbsent(), self._metadata("", kind=modes.S_IFDIR, mode=0o755))
+                with suppress(AlreadyExistsError):  # somebody else's is as good
+                    await self._changes.put_new(key, b"", self._marker)
                 self._markers.add(key)
 
-    def _metadata(
-        self, sha256: str, *, kind: int = modes.S_IFREG, mode: int = 0o644, lineage: str = ""
-    ) -> ObjectMetadata:
-        attributes = FileAttributes(kind | mode, os.geteuid(), os.getegid(), self._clock.wall_ns())
-        provenance = Provenance(
-            sha256, self._clock.unique_id(), self._epoch(), lineage or self._clock.unique_id()
-        )
-        return ObjectMetadata(object_metadata.encode(attributes, provenance))
-
-    def _written(self, path: str, token: Token, size_bytes: int, metadata: ObjectMetadata) -> FileStat:
-        modified_ns = object_metadata.decode_time(metadata.user["mtime"], 0)
-        return FileStat(path, size_bytes, modified_ns, token)
+    def _marker(self) -> ObjectMetadata:
+        return self._changes.metadata("", kind=modes.S_IFDIR, mode=0o755)
 
     def _missing(self, path: str) -> NotFoundError:
         return NotFoundError(f"session {self._session} has no file {path!r}")
-
-    def _contended(self, path: str) -> UnavailableError:
-        return UnavailableError(
-            f"{path!r} of session {self._session} is changed all the time by others", remedy="try again"
-        )
 
 
 def _shown(path: str, found: ObjectStat) -> FileStat:
@@ -350,7 +249,3 @@ def _shown(path: str, found: ObjectStat) -> FileStat:
     if found.metadata is not None:
         modified_ns = object_metadata.decode_time(found.metadata.user.get("mtime", ""), modified_ns)
     return FileStat(path, found.size_bytes, modified_ns, found.token)
-
-
-def _go_on() -> None:
-    """Let an upload complete."""

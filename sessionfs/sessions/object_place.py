@@ -18,6 +18,7 @@ from sessionfs.model.errors import (
     ConcurrentRequestError,
     InvalidRequestError,
     ObjectNotFoundError,
+    OwnershipLostError,
     SessionFSError,
     UnavailableError,
 )
@@ -59,13 +60,15 @@ class ObjectPlace(SessionPlace):
         self._clock = clock
         self._ownership = ownership
         self._local = local
-        self._named = NamedBytes(store, clock)
+        self._named = NamedBytes(store)
         self._epochs: dict[SessionId, int] = {}
         self._files: dict[SessionId, ObjectFiles] = {}
+        self._claimed_once: set[str] = set()
         guard = store.guard
 
         def guard_claimed(key: str) -> None:
-            if keys.session_of_key(key) in self._epochs:
+            # Whoever let a session go, or lost it, writes into it again when it was claimed again.
+            if keys.session_of_key(key) in self._claimed_once:
                 guard(key)
 
         store.guard = guard_claimed
@@ -91,18 +94,26 @@ class ObjectPlace(SessionPlace):
         return sorted(session for session in found if session is not None)
 
     async def remove_session(self, session: SessionId) -> None:
-        """Delete every object of a session, the deepest first; what a generation names is kept."""
+        """Delete every object of a session, the deepest markers last; what a generation names is kept."""
+        is_claimed_for_this = session in self._claimed_once and session not in self._epochs
+        if is_claimed_for_this:
+            await self.claim(session)
+        try:
+            await self._remove_all(session)
+        finally:
+            if is_claimed_for_this:
+                with trio.CancelScope(shield=True):
+                    await self.release(session)
+
+    async def _remove_all(self, session: SessionId) -> None:
         files = self.files(session)
-
-        async def remove(path: str) -> None:
-            await files.remove(path)
-
-        await for_each([one.path for one in await files.list()], remove, limit=_CONCURRENT)
-        rest, _ = await self._store.list_all(keys.session_prefix(session), whole_segments=False)
-        for marker in sorted(
-            (one for one in rest if one.key.endswith("/")), key=lambda one: one.key, reverse=True
-        ):
-            await self._store.delete(marker.key, condition=IfMatch(marker.token))
+        found, _ = await self._store.list_all(keys.session_prefix(session), whole_segments=False)
+        await for_each(
+            [one.key for one in found if not one.key.endswith("/")], files.remove_key, limit=_CONCURRENT
+        )
+        markers = sorted((one.key for one in found if one.key.endswith("/")), key=len, reverse=True)
+        for marker in markers:
+            await files.remove_key(marker)
         self._files.pop(session, None)
 
     async def read_index(self) -> bytes | None:
@@ -146,18 +157,39 @@ class ObjectPlace(SessionPlace):
         """Own a session, as a mount does."""
         if session in self._epochs and self._ownership.may_change(session):
             return
-        claim = await self._ownership.claim(session, force=force)
+        # A record that was written is known to have been: else nobody would give it back.
+        with trio.CancelScope(shield=True):
+            claim = await self._ownership.claim(session, force=force)
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled:
+            with trio.CancelScope(shield=True), suppress(SessionFSError):
+                await self._let_go(session)
+            raise
         self._named.forget(session)
+        self._claimed_once.add(session)
         self._epochs[session] = claim.epoch
 
     async def release(self, session: SessionId) -> None:
         """Let others own it."""
-        if self._epochs.pop(session, None) is not None:
+        if session in self._epochs and not self._ownership.owns(session):
+            del self._epochs[session]
+            raise OwnershipLostError(f"session {roots.shown_id(session)} was taken by another owner")
+        await self._let_go(session)
+        self._epochs.pop(session, None)
+
+    async def _let_go(self, session: SessionId) -> None:
+        if self._ownership.owns(session):
             await self._ownership.release(session)
 
     def owns(self, session: SessionId) -> bool:
         """Whether a change of a session may be sent now under our claim."""
         return session in self._epochs and self._ownership.may_change(session)
+
+    @property
+    def makes_generations(self) -> bool:
+        """None are made in the bucket itself."""
+        return False
 
     async def commit(self, session: SessionId, trigger: str) -> int:
         """Refuse: generations are made where the working copy is."""

@@ -70,7 +70,13 @@ class SessionFiles(ABC):
 
     @abstractmethod
     async def write(
-        self, path: str, body: bytes, *, is_private: bool = False, is_new: bool = False
+        self,
+        path: str,
+        body: bytes,
+        *,
+        is_private: bool = False,
+        is_new: bool = False,
+        base: FileStat | None = None,
     ) -> FileStat:
         """Replace a file, or make it, with the directories above it.
 
@@ -79,9 +85,11 @@ class SessionFiles(ABC):
             body: All of its bytes.
             is_private: Nobody but the owner may read it where it lies on a disk (0600).
             is_new: Only when there is none.
+            base: Only when the file is still this one.
 
         Raises:
             AlreadyExistsError: `is_new`, and there is one.
+            PreconditionFailedError: It is not `base` any more.
         """
 
     @abstractmethod
@@ -175,6 +183,11 @@ class SessionPlace(ABC):
     def owns(self, session: SessionId) -> bool:
         """Whether this place holds the session, as far as it knows."""
 
+    @property
+    def makes_generations(self) -> bool:
+        """Whether `commit` makes generations here."""
+        return True
+
     @abstractmethod
     async def commit(self, session: SessionId, trigger: str) -> int:
         """Make a generation of a session as it is now.
@@ -187,7 +200,7 @@ class SessionPlace(ABC):
             Its number.
 
         Raises:
-            InvalidRequestError: This place makes none.
+            InvalidRequestError: This place makes none (`makes_generations`).
         """
 
 
@@ -195,9 +208,13 @@ def checked_path(path: str) -> str:
     """Check a path of a file in a session; it is given back.
 
     Raises:
-        InvalidRequestError: Empty, absolute, with a drive, a backslash, NUL, an empty, ``.`` or ``..`` component, or too long.
+        InvalidRequestError: No file name, empty, absolute, with a drive, a backslash, NUL, an empty, ``.`` or ``..`` component, too long.
     """
     shown = repr(path if len(path) <= 80 else path[:77] + "...")  # noqa: PLR2004 - a line's width
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise InvalidRequestError(f"path {shown} has a character that no file name has") from None
     if not path or path.startswith("/") or path.endswith("/"):
         raise InvalidRequestError(f"path {shown} is no relative path of a file")
     if "\\" in path or "\0" in path or (len(path) > 1 and path[1] == ":" and path[0].isalpha()):

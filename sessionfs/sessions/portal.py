@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Self, TypeVar
 
 import trio
@@ -46,8 +46,27 @@ class Portal:
         """
         token = self._token
         if token is None:
-            raise HandleClosedError("the blocking door is closed", remedy="open it again")
-        return trio.from_thread.run(call, *arguments, trio_token=token)
+            raise self._closed()
+        scope, ended = trio.CancelScope(), threading.Event()
+
+        async def watched() -> list[Result]:
+            try:
+                with scope:
+                    return [await call(*arguments)]
+                return []
+            finally:
+                ended.set()
+
+        try:
+            return trio.from_thread.run(watched, trio_token=token)[0]
+        except (trio.RunFinishedError, trio.Cancelled):
+            raise self._closed() from None
+        except KeyboardInterrupt:
+            # The caller goes on when the call has ended; a second interrupt does not wait for it.
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(scope.cancel)
+                ended.wait()
+            raise
 
     def enter(self, manager: AbstractAsyncContextManager[_Entered]) -> tuple[_Entered, Callable[[], None]]:
         """Enter an asynchronous context manager in a task of its own.
@@ -72,7 +91,7 @@ class Portal:
 
         async def begin() -> _Entered:
             if self._nursery is None:
-                raise HandleClosedError("the blocking door is closed", remedy="open it again")
+                raise self._closed()
             entered: _Entered = await self._nursery.start(hold)
             return entered
 
@@ -96,6 +115,9 @@ class Portal:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
+
+    def _closed(self) -> HandleClosedError:
+        return HandleClosedError("the blocking door is closed", remedy="open it again")
 
     async def _serve(self) -> None:
         self._closing = trio.Event()

@@ -11,6 +11,7 @@ import os
 import stat as modes
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from sessionfs.model.clock import Clock, SystemClock
 from sessionfs.model.errors import (
@@ -50,6 +51,8 @@ from sessionfs.stores.local_objects import (
     remove_empty_directories,
     stat_of_file,
     sync_directory,
+    undo_torn,
+    whole_status,
     write_all,
     write_behind,
     write_marker,
@@ -292,6 +295,7 @@ class LocalDirectoryStore(ObjectStore):
         expected: Token | None,
         forget: Iterable[str] = (),
         is_synced: bool = False,
+        before: Callable[[], None] = lambda: None,
     ) -> ObjectStat:
         """Add to an object in place. This is no call of the port: a power cut may leave a part of the tail.
 
@@ -301,30 +305,34 @@ class LocalDirectoryStore(ObjectStore):
             expected: The token the object must have, None for any.
             forget: User metadata that speaks of the bytes there were, and is removed.
             is_synced: Return only when the tail would survive a power cut; else `sync` does that.
+            before: Called when nothing is waited for any more; what it raises ends the call with nothing added.
 
         Raises:
             ObjectNotFoundError: No object.
             PreconditionFailedError: The object has another token.
             UnavailableError, AccessError: The disk refused; nothing was added.
+            OutcomeUnknownError: It was added, and would perhaps not survive a power cut.
         """
         check_key(key, self._capabilities)
-        with disk_errors(f"{key!r} cannot be written"):
-            with self._locked(key):
-                descriptor, before = self._open_for_more(key, expected)
-                try:
-                    forget_metadata(descriptor, forget)
-                    write_behind(descriptor, tail, before.size_bytes)
-                    now_ns = self._clock.wall_ns()
-                    os.utime(descriptor, ns=(now_ns, now_ns))
-                    after = stat_of_file(key, os.fstat(descriptor), None)
-                except BaseException:
-                    os.close(descriptor)
-                    raise
+        with disk_errors(f"{key!r} cannot be written"), self._locked(key):
+            descriptor, found = self._open_for_more(key, expected)
             try:
-                if is_synced:
-                    os.fdatasync(descriptor)
-            finally:
+                before()
+                forget_metadata(descriptor, forget)
+                write_behind(descriptor, tail, found.size_bytes, modified_ns=self._clock.wall_ns())
+                after = stat_of_file(key, os.fstat(descriptor), None)
+            except BaseException:
                 os.close(descriptor)
+                raise
+        try:
+            if is_synced:
+                os.fdatasync(descriptor)
+        except OSError as error:
+            raise OutcomeUnknownError(
+                f"what was added to {key!r} may not survive: {error.strerror}"
+            ) from error
+        finally:
+            os.close(descriptor)
         return after
 
     def _open_for_more(self, key: str, expected: Token | None) -> tuple[int, ObjectStat]:
@@ -334,17 +342,19 @@ class LocalDirectoryStore(ObjectStore):
             self._require_store()
             raise
         try:
-            before = stat_of_file(key, os.fstat(descriptor), None)
-            _require_token(before, expected)
+            undo_torn(descriptor)
+            found = stat_of_file(key, os.fstat(descriptor), None)
+            _require_token(found, expected)
         except BaseException:
             os.close(descriptor)
             raise
-        return descriptor, before
+        return descriptor, found
 
     def sync(self, key: str) -> None:
         """Return when what `extend` added to an object would survive a power cut; one that is gone needs none.
 
         Raises:
+            OutcomeUnknownError: It may not; the kernel says so once only, so that another call proves nothing.
             UnavailableError, AccessError: The disk refused.
         """
         check_key(key, self._capabilities)
@@ -355,6 +365,10 @@ class LocalDirectoryStore(ObjectStore):
                 return
             try:
                 os.fdatasync(descriptor)
+            except OSError as error:
+                raise OutcomeUnknownError(
+                    f"what was added to {key!r} may not survive: {error.strerror}"
+                ) from error
             finally:
                 os.close(descriptor)
 
@@ -436,7 +450,9 @@ class LocalDirectoryStore(ObjectStore):
                 self._require_store()
                 raise
             try:
-                return descriptor, stat_of_file(key, os.fstat(descriptor), read_metadata(descriptor))
+                found, size_bytes = whole_status(descriptor)
+                shown = stat_of_file(key, found, read_metadata(descriptor))
+                return descriptor, replace(shown, size_bytes=size_bytes)
             except OSError:
                 os.close(descriptor)
                 raise

@@ -2,12 +2,14 @@
 
 A file object keeps its metadata in ``user.sessionfs.meta.<name>``, ``user.sessionfs.content-type`` and
 ``user.sessionfs.content-encoding``; a directory that is a marker keeps all of it in the one attribute ``user.sessionfs.marker``
-(JSON), because one attribute is replaced whole or not at all. A directory without it is no object.
+(JSON), because one attribute is replaced whole or not at all. A directory without it is no object. While something is added to a file in place,
+``user.sessionfs.appending`` says how long it was: readers see no more, and the next writer takes away what a dead one left.
 """
 
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import stat as modes
 from collections.abc import Iterable, Iterator
@@ -30,6 +32,8 @@ META_PREFIX = "user.sessionfs.meta."
 CONTENT_TYPE = "user.sessionfs.content-type"
 CONTENT_ENCODING = "user.sessionfs.content-encoding"
 MARKER = "user.sessionfs.marker"
+_APPENDING = "user.sessionfs.appending"
+"""On a file to which something is being added: its length before."""
 
 _NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR})
 _NO_ATTRIBUTE = frozenset({errno.ENODATA, errno.EOPNOTSUPP})
@@ -123,11 +127,7 @@ def is_private(metadata: ObjectMetadata) -> bool:
 def forget_metadata(descriptor: int, user_names: Iterable[str]) -> None:
     """Take user metadata off a file; what it does not have is left out."""
     for name in user_names:
-        try:
-            os.removexattr(descriptor, META_PREFIX + name)
-        except OSError as error:
-            if error.errno not in _NO_ATTRIBUTE:
-                raise
+        _remove_attribute(descriptor, META_PREFIX + name)
 
 
 def read_metadata(descriptor: int) -> ObjectMetadata:
@@ -137,7 +137,12 @@ def read_metadata(descriptor: int) -> ObjectMetadata:
     for name in os.listxattr(descriptor):
         if not name.startswith("user.sessionfs."):
             continue
-        value = os.getxattr(descriptor, name).decode("utf-8", "replace")
+        try:
+            value = os.getxattr(descriptor, name).decode("utf-8", "replace")
+        except OSError as error:
+            if error.errno in _NO_ATTRIBUTE:
+                continue  # an append took it off meanwhile
+            raise
         if name.startswith(META_PREFIX):
             user[name[len(META_PREFIX) :]] = value
         elif name == CONTENT_TYPE:
@@ -256,13 +261,63 @@ def write_all(descriptor: int, body: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def write_behind(descriptor: int, tail: bytes, size_bytes: int) -> None:
-    """Write every byte behind a file's end, or none."""
+def write_behind(descriptor: int, tail: bytes, size_bytes: int, *, modified_ns: int) -> None:
+    """Write every byte behind a file's end, or none; a writer that dies in between leaves a note of where the end was.
+
+    Within one page the kernel does a write as a whole, whoever is killed: no note is needed.
+    """
+    is_noted = size_bytes % mmap.PAGESIZE + len(tail) > mmap.PAGESIZE
+    if is_noted:
+        os.setxattr(descriptor, _APPENDING, b"%d" % size_bytes)
     try:
         write_all(descriptor, tail)
+        os.utime(descriptor, ns=(modified_ns, modified_ns))
+        if is_noted:
+            os.removexattr(descriptor, _APPENDING)
     except OSError:
         os.ftruncate(descriptor, size_bytes)
+        _remove_attribute(descriptor, _APPENDING)
         raise
+
+
+def undo_torn(descriptor: int) -> None:
+    """Take away what a writer left that died while it added to a file; the store's lock is held."""
+    noted = _noted_size(descriptor)
+    if noted is not None and noted < os.fstat(descriptor).st_size:
+        os.ftruncate(descriptor, noted)
+    _remove_attribute(descriptor, _APPENDING)
+
+
+def whole_status(descriptor: int) -> tuple[os.stat_result, int]:
+    """Look at a file without waiting for whoever adds to it: its status, and its length without what is being added at this moment."""
+    found = os.fstat(descriptor)
+    while True:
+        noted = _noted_size(descriptor)
+        if noted is not None:
+            return found, min(noted, found.st_size)
+        # Nobody was adding at the moment between: of a length that is the same before and after, all is there.
+        again = os.fstat(descriptor)
+        if again.st_size == found.st_size:
+            return again, again.st_size
+        found = again
+
+
+def _noted_size(descriptor: int) -> int | None:
+    try:
+        noted = os.getxattr(descriptor, _APPENDING)
+    except OSError as error:
+        if error.errno in _NO_ATTRIBUTE:
+            return None
+        raise
+    return int(noted) if noted.isdigit() else None
+
+
+def _remove_attribute(descriptor: int, name: str) -> None:
+    try:
+        os.removexattr(descriptor, name)
+    except OSError as error:
+        if error.errno not in _NO_ATTRIBUTE:
+            raise
 
 
 def _copy_piece(source: int, target: int, offset: int, size_bytes: int) -> int:

@@ -19,6 +19,7 @@ ENTRY_POINT_GROUP = "sessionfs.stores"
 
 _BUILT_IN: Mapping[str, str] = {
     "file": "sessionfs.stores.local_directory",
+    "gs": "sessionfs.stores.gcs",
     "memory": "sessionfs.stores.memory",
     "s3": "sessionfs.stores.s3",
 }
@@ -28,8 +29,8 @@ def open_store(url: str, *, max_connections: int = 32, allow_memory: bool = Fals
     """Open the store that a URL names.
 
     Args:
-        url: ``file:///dir``, a bare path, ``s3://bucket[/prefix]?endpoint=URL&region=R``, or the scheme of an installed
-            package.
+        url: ``file:///dir``, a bare path, ``s3://bucket[/prefix]?endpoint=URL&region=R``,
+            ``gs://bucket[/prefix]?endpoint=URL``, or the scheme of an installed package.
         max_connections: How many requests may be under way at once, from 1.
         allow_memory: Whether ``memory:`` may be named: only tests do.
 

@@ -47,6 +47,7 @@ SKEW_LIMIT_SECONDS = 60
 
 _PLAIN = ObjectMetadata()
 _STALE = Token("0123456789abcdef0123456789abcdef")
+_IGNORES_IF_MATCH = "the store ignores If-Match on put, the condition on what is there"
 _REMEDY = "use another store for sharing; --single-host accepts it knowingly, for one host at a time"
 _FALLBACKS = {
     "conditional_delete": "ignores conditions on delete: a look comes before instead",
@@ -214,9 +215,11 @@ class _Run:
         """
         key = self._put("spelling", b"1")
         if self._accepted(lambda: self._put("spelling", b"2", IfAbsent())):
-            raise StoreRefusedError("the store ignores If-None-Match on put", remedy=_REMEDY)
+            raise StoreRefusedError(
+                "the store ignores If-None-Match on put, the condition that nothing is there", remedy=_REMEDY
+            )
         if self._accepted(lambda: self._put("spelling", b"3", IfMatch(_STALE))):
-            raise StoreRefusedError("the store ignores If-Match on put", remedy=_REMEDY)
+            raise StoreRefusedError(_IGNORES_IF_MATCH, remedy=_REMEDY)
         for spelling in ("quoted", "unquoted"):
             run = _Run(
                 self.store.with_capabilities(replace(self.store.capabilities, etag_spelling=spelling)),
@@ -225,7 +228,7 @@ class _Run:
             token = run.store.head(key).token
             if run._accepted(lambda: run._put("spelling", b"4", IfMatch(token))):  # noqa: B023
                 if run._accepted(lambda: run._put("spelling", b"5", IfMatch(_STALE))):  # noqa: B023
-                    raise StoreRefusedError("the store ignores If-Match on put", remedy=_REMEDY)
+                    raise StoreRefusedError(_IGNORES_IF_MATCH, remedy=_REMEDY)
                 return run
         raise StoreRefusedError("the store refuses If-Match in every spelling", remedy=_REMEDY)
 

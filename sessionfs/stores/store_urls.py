@@ -1,6 +1,7 @@
 """Store URLs: parsing, the canonical form, and the directory name under which a store's local state is kept.
 
-``file:///dir`` (also ``file:dir`` and a bare path), ``s3://bucket[/prefix]?endpoint=URL&region=R``. Never a secret.
+``file:///dir`` (also ``file:dir`` and a bare path), ``s3://bucket[/prefix]?endpoint=URL&region=R``,
+``gs://bucket[/prefix]?endpoint=URL``. Never a secret.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ _CREDENTIALS_REMEDY = (
     "credentials are never part of a store URL: set SESSIONFS_ACCESS_KEY_ID and SESSIONFS_SECRET_ACCESS_KEY, "
     "or use an AWS profile"
 )
+_GOOGLE_CREDENTIALS_REMEDY = (
+    "credentials are never part of a store URL: Application Default Credentials are used, "
+    "for example of `gcloud auth application-default login` or GOOGLE_APPLICATION_CREDENTIALS"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +49,27 @@ class S3Location:
     @property
     def url(self) -> str:
         """The canonical URL."""
-        query = {
-            name: value for name, value in (("endpoint", self.endpoint), ("region", self.region)) if value
-        }
-        text = f"s3://{self.bucket}"
-        if self.prefix:
-            text += "/" + urllib.parse.quote(self.prefix.rstrip("/"), safe="/ ~!'()*,;=:@+$&")
-        return text + ("?" + urllib.parse.urlencode(query, safe=":/") if query else "")
+        return _bucket_url("s3", self.bucket, self.prefix, endpoint=self.endpoint, region=self.region)
+
+
+@dataclass(frozen=True, slots=True)
+class GsLocation:
+    """What a ``gs://`` URL names.
+
+    Attributes:
+        bucket: The bucket's name.
+        prefix: "" or whole segments ending in ``/``.
+        endpoint: The server's URL, "" for Google's.
+    """
+
+    bucket: str
+    prefix: str
+    endpoint: str
+
+    @property
+    def url(self) -> str:
+        """The canonical URL."""
+        return _bucket_url("gs", self.bucket, self.prefix, endpoint=self.endpoint)
 
 
 def scheme_of(url: str) -> str:
@@ -65,27 +84,25 @@ def parse_s3_url(url: str) -> S3Location:
     Raises:
         StoreUrlError: It is malformed, has an unknown option, or carries credentials. The message never repeats them.
     """
-    parts = _split(url)
-    if "@" in parts.netloc:
-        raise StoreUrlError("the s3:// URL carries a user name or password", remedy=_CREDENTIALS_REMEDY)
-    if not _BUCKET.fullmatch(parts.netloc):
-        raise StoreUrlError(
-            f"{parts.netloc!r} is no bucket name",
-            remedy="write s3://BUCKET[/PREFIX]?endpoint=URL&region=REGION",
-        )
-    if parts.fragment:
-        raise StoreUrlError("a store URL has no #fragment", remedy="write # in a prefix as %23")
-    options = _options(parts.query, known=("endpoint", "region"))
+    bucket, prefix, options = _parse_bucket_url(
+        url, example="s3://BUCKET[/PREFIX]?endpoint=URL&region=REGION", known=("endpoint", "region")
+    )
     region = options.get("region", "")
     if region and not _REGION.fullmatch(region):
         raise StoreUrlError(f"{region!r} is no region name")
-    trimmed = urllib.parse.unquote(parts.path).strip("/")
-    prefix = trimmed + "/" if trimmed else ""
-    try:
-        validate_prefix(prefix)
-    except InvalidKeyError as error:
-        raise StoreUrlError(f"the prefix of the store URL cannot be used: {error.message}") from None
-    return S3Location(parts.netloc, prefix, _endpoint(options.get("endpoint", "")), region)
+    return S3Location(bucket, prefix, _endpoint(options.get("endpoint", "")), region)
+
+
+def parse_gs_url(url: str) -> GsLocation:
+    """Take a ``gs://`` URL apart.
+
+    Raises:
+        StoreUrlError: As `parse_s3_url`.
+    """
+    bucket, prefix, options = _parse_bucket_url(
+        url, example="gs://BUCKET[/PREFIX]?endpoint=URL", known=("endpoint",)
+    )
+    return GsLocation(bucket, prefix, _endpoint(options.get("endpoint", "")))
 
 
 def parse_file_url(url: str) -> str:
@@ -130,6 +147,8 @@ def canonical_url(url: str) -> str:
     scheme = scheme_of(url)
     if scheme == "s3":
         return parse_s3_url(url).url
+    if scheme == "gs":
+        return parse_gs_url(url).url
     if scheme in {"", "file"}:
         return file_url(os.path.realpath(parse_file_url(url)))
     return url
@@ -148,11 +167,44 @@ def store_id(url: str) -> str:
         location = parse_s3_url(url)
         identity = S3Location(location.bucket, location.prefix, location.endpoint, "").url
         readable = f"s3-{location.bucket}-{location.prefix}"
+    elif scheme == "gs":
+        place = parse_gs_url(url)
+        identity = place.url
+        readable = f"gs-{place.bucket}-{place.prefix}"
     else:
         identity = canonical_url(url)
         readable = identity.replace("file:///", "file-")
     digest = hashlib.sha256(identity.encode("utf-8")).hexdigest()[:8]
     return f"{_UNSAFE.sub('-', readable).strip('-.')[:60].strip('-.')}-{digest}"
+
+
+def _bucket_url(scheme: str, bucket: str, prefix: str, **options: str) -> str:
+    query = {name: value for name, value in options.items() if value}
+    text = f"{scheme}://{bucket}"
+    if prefix:
+        text += "/" + urllib.parse.quote(prefix.rstrip("/"), safe="/ ~!'()*,;=:@+$&")
+    return text + ("?" + urllib.parse.urlencode(query, safe=":/") if query else "")
+
+
+def _parse_bucket_url(url: str, *, example: str, known: tuple[str, ...]) -> tuple[str, str, dict[str, str]]:
+    """Give bucket, prefix and options."""
+    scheme = example.partition(":")[0]
+    credentials_remedy = _CREDENTIALS_REMEDY if scheme == "s3" else _GOOGLE_CREDENTIALS_REMEDY
+    parts = _split(url)
+    if "@" in parts.netloc:
+        raise StoreUrlError(f"the {scheme}:// URL carries a user name or password", remedy=credentials_remedy)
+    if not _BUCKET.fullmatch(parts.netloc):
+        raise StoreUrlError(f"{parts.netloc!r} is no bucket name", remedy=f"write {example}")
+    if parts.fragment:
+        raise StoreUrlError("a store URL has no #fragment", remedy="write # in a prefix as %23")
+    options = _options(parts.query, known=known, credentials_remedy=credentials_remedy)
+    trimmed = urllib.parse.unquote(parts.path).strip("/")
+    prefix = trimmed + "/" if trimmed else ""
+    try:
+        validate_prefix(prefix)
+    except InvalidKeyError as error:
+        raise StoreUrlError(f"the prefix of the store URL cannot be used: {error.message}") from None
+    return parts.netloc, prefix, options
 
 
 def _split(url: str) -> urllib.parse.SplitResult:
@@ -164,12 +216,12 @@ def _split(url: str) -> urllib.parse.SplitResult:
         raise StoreUrlError(f"the store URL cannot be read: {error}") from None
 
 
-def _options(query: str, *, known: tuple[str, ...]) -> dict[str, str]:
+def _options(query: str, *, known: tuple[str, ...], credentials_remedy: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in urllib.parse.parse_qsl(query, keep_blank_values=True):
         if name not in known:
             secret = any(word in name.lower() for word in ("key", "secret", "token", "password"))
-            remedy = _CREDENTIALS_REMEDY if secret else f"known options: {', '.join(known)}"
+            remedy = credentials_remedy if secret else f"known options: {', '.join(known)}"
             raise StoreUrlError(f"unknown option {name!r} in the store URL", remedy=remedy)
         if name in found:
             raise StoreUrlError(f"option {name!r} is given twice in the store URL")

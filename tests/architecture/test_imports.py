@@ -30,6 +30,7 @@ HOMES = {
         "sessionfs/filesystem/*",
         "sessionfs/sessions/*",
         "sessionfs/migration/*",
+        "sessionfs/bench/*",
         "sessionfs/daemon/*",
         "sessionfs/cli/*",
     ),

@@ -17,6 +17,7 @@ from sessionfs.stores.contract import KNOWN_DEVIATIONS, PROMISES, Promise, check
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.stores.open_store import open_store
 from sessionfs.stores.probe import probe
+from sessionfs.testing.gcs_server import GcsServer
 from sessionfs.testing.s3_servers import CREDENTIALS, MotoServer, SeaweedServer
 
 CLOCK = SystemClock()
@@ -40,6 +41,8 @@ def _probed(url: str) -> ObjectStore:
         "memory",
         "file",
         "moto",
+        "gcs",
+        "gcs-fallbacks",
         _needs_server("seaweedfs"),
         _needs_server("seaweedfs-unprobed"),
         _needs_server("seaweedfs-fallbacks"),
@@ -67,6 +70,9 @@ def named_store(
     elif name == "moto":
         moto: MotoServer = request.getfixturevalue("moto_server")
         store = _probed(moto.fresh_bucket())
+    elif name.startswith("gcs"):
+        gcs: GcsServer = request.getfixturevalue("gcs_server")
+        store = _gcs_store(name, gcs.fresh_bucket())
     else:
         seaweed: SeaweedServer = request.getfixturevalue("seaweed")
         store = _seaweed_store(name, seaweed.fresh_bucket())
@@ -81,8 +87,15 @@ def _seaweed_store(name: str, url: str) -> ObjectStore:
     if name in {"seaweedfs-unprobed", "seaweedfs-prefixed"}:
         return open_store(url)
     store = _probed(url)
-    if name == "seaweedfs":
-        return store
+    return _with_fallbacks(store) if name == "seaweedfs-fallbacks" else store
+
+
+def _gcs_store(name: str, url: str) -> ObjectStore:
+    store = _probed(url)
+    return _with_fallbacks(store) if name == "gcs-fallbacks" else store
+
+
+def _with_fallbacks(store: ObjectStore) -> ObjectStore:
     fewer = replace(
         store.capabilities,
         conditional_delete=False,
@@ -123,10 +136,11 @@ def test_contract_reports_a_broken_promise_and_goes_on() -> None:
     assert outcomes["put-round-trip"].holds
 
 
-def test_opening_another_store_never_imports_the_s3_sdk(tmp_path: object) -> None:
+@pytest.mark.parametrize("sdk", ["boto3", "botocore", "google", "requests"])
+def test_opening_another_store_never_imports_an_sdk(sdk: str, tmp_path: object) -> None:
     program = (
         "import sys; from sessionfs.stores.open_store import open_store; open_store(sys.argv[1]); "
         "import sessionfs.stores.probe, sessionfs.stores.contract; "
-        "sys.exit(any(name.split('.')[0] in ('boto3', 'botocore') for name in sys.modules))"
+        "sys.exit(any(name.split('.')[0] == sys.argv[2] for name in sys.modules))"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program, str(tmp_path), sdk], check=True, timeout=60)

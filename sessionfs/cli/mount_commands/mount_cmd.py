@@ -68,7 +68,7 @@ def mount(
 ) -> int:
     """Mount STORE on DIR and return when it answers.
 
-    STORE is a URL (s3://BUCKET[/PREFIX]?endpoint=URL&region=R, file:///DIR), a directory, or a session-store.json.
+    STORE is a URL (s3://BUCKET[/PREFIX]?endpoint=URL&region=R, gs://BUCKET[/PREFIX], file:///DIR), a directory, or a session-store.json.
     Without one it is a directory of your own, made at first use.
     """
     if len(places) > 2:  # noqa: PLR2004 - STORE and DIR

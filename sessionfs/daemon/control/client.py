@@ -87,6 +87,11 @@ class ControlClient:
             while self._file.readline():
                 pass
 
+    def hang_up(self) -> None:
+        """Let a call that waits in another thread end with an error; what it asked for is cancelled. `close` still has to be called."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Hang up; what was asked for is cancelled."""
         self._file.close()

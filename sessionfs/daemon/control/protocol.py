@@ -44,6 +44,7 @@ class Request(msgspec.Struct, frozen=True):
         limit: At most so many events.
         follow: Go on with events as they happen.
         session: The session of a snapshot, claim or release.
+        trigger: Why a snapshot is made, for people; "" for a command.
         key: Where the bytes of a conflict are.
         take: ``theirs`` or ``ours``: how a conflict ends.
     """
@@ -57,6 +58,7 @@ class Request(msgspec.Struct, frozen=True):
     limit: int = 1000
     follow: bool = False
     session: str = ""
+    trigger: str = ""
     key: str = ""
     take: str = ""
 

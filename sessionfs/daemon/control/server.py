@@ -30,6 +30,8 @@ from sessionfs.model import roots
 from sessionfs.model.errors import InternalError, InvalidRequestError, SessionFSError
 
 TAKES = ("theirs", "ours")
+COMMAND = "command"
+"""Trigger of a commit that a person asks for."""
 _FOLLOW_SECONDS = 0.3
 _log = structlog.get_logger("sessionfs.control")
 _decoder = msgspec.json.Decoder(Request)
@@ -60,7 +62,7 @@ class MountControl(Protocol):
     async def events(self, after: int, limit: int) -> EventList:
         """Give events after a number."""
 
-    async def snapshot(self, session: str) -> dict[str, object]:
+    async def snapshot(self, session: str, *, trigger: str) -> dict[str, object]:
         """Commit a session now; gives the generation."""
 
     async def claim(self, session: str, *, force: bool) -> None:
@@ -208,7 +210,7 @@ class _Connection:
                 await trio.sleep(_FOLLOW_SECONDS)
 
     async def _snapshot(self, request: Request) -> object:
-        return await self._control.snapshot(request.session)
+        return await self._control.snapshot(request.session, trigger=request.trigger or COMMAND)
 
     async def _claim(self, request: Request) -> object:
         await self._control.claim(request.session, force=request.force)

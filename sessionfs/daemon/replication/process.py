@@ -36,6 +36,7 @@ from sessionfs.formats.link_messages import (
     failure_of,
 )
 from sessionfs.formats.ownership_messages import SessionState
+from sessionfs.migration.unfinished import require_finished
 from sessionfs.model.clock import SystemClock
 from sessionfs.model.errors import InternalError, SessionFSError
 from sessionfs.replication.link import Link
@@ -75,6 +76,8 @@ def main() -> int:
             single_host=request.settings.single_host,
             first=request.first,
         )
+        if request.first and not degraded:
+            require_finished(store)
     except SessionFSError as error:
         _tell(connection, frame(failure_of(error)))
         return 1

@@ -6,7 +6,8 @@ memory, whatever the bytes are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import zstandard
 
@@ -22,6 +23,7 @@ _MAGIC = b"\x28\xb5\x2f\xfd"
 # A block of four bytes can unpack to 128 KiB: so few at a time unpack to 16 MiB at most.
 _STEP_BYTES = 512
 _LEVEL = 9
+_BATCH_LEVEL = 3
 
 
 def seal(lines: Iterable[bytes], *, frame_bytes: int = FRAME_BYTES) -> Iterator[bytes]:
@@ -47,6 +49,27 @@ def seal(lines: Iterable[bytes], *, frame_bytes: int = FRAME_BYTES) -> Iterator[
         yield compressor.compress(bytes(pending))
 
 
+def seal_batch(lines: Sequence[bytes]) -> bytes:
+    """Give one frame in which every line ends a block: cut anywhere, it still gives each line that is complete.
+
+    Args:
+        lines: At least one, without their newlines; `MAX_FRAME_BYTES` together at most.
+
+    Raises:
+        InvalidRequestError: A line with a newline in it, or too much.
+    """
+    size_bytes = sum(map(len, lines)) + len(lines)
+    if size_bytes > MAX_FRAME_BYTES or any(NEWLINE in line for line in lines):
+        raise InvalidRequestError("a line of a log holds a newline, or a frame is too long to be sealed")
+    compressor = zstandard.ZstdCompressor(level=_BATCH_LEVEL, write_checksum=True, write_content_size=True)
+    pack = compressor.compressobj(size=size_bytes)
+    pieces: list[bytes] = []
+    for line in lines:
+        pieces += (pack.compress(line + NEWLINE), pack.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
+    pieces.append(pack.flush())
+    return b"".join(pieces)
+
+
 def lines_of(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
     """Give the whole lines of a sealed segment, without their newlines.
 
@@ -67,6 +90,47 @@ def lines_of(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
                 frame = _Frame(name)
     if frame.has_begun:
         yield from frame.lines()
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame as it lies in a file.
+
+    Attributes:
+        lines: Its whole lines, without their newlines.
+        fragment: What follows the last newline; always empty in a frame that verified.
+        end: Offset behind it in what was read, bytes.
+        is_whole: It is complete, and verified.
+    """
+
+    lines: tuple[bytes, ...]
+    fragment: bytes
+    end: int
+    is_whole: bool
+
+
+def frames_of(raw: bytes, name: str) -> Iterator[Frame]:
+    """Give the frames of bytes that begin with one; the last may be torn: as far as it unpacks, and not verified.
+
+    Args:
+        raw: The stored bytes.
+        name: The file or key, for errors.
+
+    Raises:
+        CorruptDataError: As `lines_of`, and when a frame ends in the middle of a line; the frames before it were given.
+    """
+    frame, at = _Frame(name), 0
+    while at < len(raw):
+        piece = raw[at : at + _STEP_BYTES]
+        at += len(piece) - len(frame.feed(piece))
+        if frame.is_complete:
+            lines, fragment = frame.split()
+            if fragment:
+                raise CorruptDataError(f"{name} has a frame that ends in the middle of a line")
+            yield Frame(lines, b"", at, is_whole=True)
+            frame = _Frame(name)
+    if frame.has_begun:
+        yield Frame(*frame.split(), at, is_whole=False)
 
 
 def is_sealed(raw: bytes) -> bool:
@@ -100,7 +164,12 @@ class _Frame:
 
     def lines(self) -> list[bytes]:
         """The whole lines so far."""
-        return split_torn(bytes(self._lines))[0].split(NEWLINE)[:-1]
+        return list(self.split()[0])
+
+    def split(self) -> tuple[tuple[bytes, ...], bytes]:
+        """The whole lines so far, and what follows the last newline."""
+        whole, fragment = split_torn(bytes(self._lines))
+        return tuple(whole.split(NEWLINE)[:-1]), fragment
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from sessionfs.model.clock import Clock, boot_id
-from sessionfs.model.errors import OwnershipLostError, SessionAlreadyOwnedError, SessionFSError
+from sessionfs.model.errors import OwnershipLostError, SessionAlreadyOwnedError
 from sessionfs.model.names import SessionId
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.ownership.holdings import Claim
@@ -93,6 +93,10 @@ class CommandOwnership:
             raise OwnershipLostError(f"session {session} was taken by another owner")
         await self._ownership.release(session)
 
+    def owns(self, session: str) -> bool:
+        """Whether a session is held, may it be changed at this moment or not."""
+        return self._ownership.owns(session)
+
     def may_change(self, session: str) -> bool:
         """Whether a changing request may be sent now."""
         return self._ownership.may_change(session)
@@ -123,7 +127,7 @@ async def command_ownership(
             journal, store, settings, clock, page=page, raise_event=_unheard, tell=_untold, host=host
         )
         store.guard = ownership.guard
-        problem: SessionFSError | OSError | None = None
+        problem: Exception | None = None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ownership.run)
@@ -134,7 +138,7 @@ async def command_ownership(
                         look_again_seconds=_BEATS * settings.beat_interval_seconds,
                         on_wait=on_wait,
                     )
-                except (SessionFSError, OSError) as error:
+                except Exception as error:  # noqa: BLE001 - whatever the block raises comes out as it is
                     # Not through the nursery, which would wrap it.
                     problem = error
                 nursery.cancel_scope.cancel()

@@ -1,17 +1,22 @@
-"""Runs a door's contract suite on every registered backend (see the package)."""
+"""Runs a door's contract suite on every registered backend (see the package).
+
+Each promise gets a backend of its own and `LIMIT_SECONDS`; one that is broken does not stop the others.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import trio
 
-from sessionfs.testing.contracts.promise import Factory, Promise
+from sessionfs.testing.contracts.promise import BrokenPromiseError, Factory, Promise
 
 DOORS = ("session_store", "event_log", "archive", "catalogue")
+LIMIT_SECONDS = 120.0
+"""How long one promise may take, its backend's making included."""
 
 
 async def failures(promises: tuple[Promise[Any], ...], factory: Factory[Any]) -> dict[str, str]:
@@ -19,10 +24,13 @@ async def failures(promises: tuple[Promise[Any], ...], factory: Factory[Any]) ->
     broken: dict[str, str] = {}
     for promise in promises:
         try:
-            async with factory() as backend:
-                await promise.check(backend)
+            with trio.fail_after(LIMIT_SECONDS):
+                async with factory() as backend:
+                    await promise.check(backend)
+        except trio.TooSlowError:
+            broken[promise.id] = f"not done after {LIMIT_SECONDS:g} seconds"
         except Exception as problem:  # noqa: BLE001 - whatever it raises, the promise does not hold
-            broken[promise.id] = f"{type(problem).__name__}: {problem}"
+            broken[promise.id] = _said(problem)
     return broken
 
 
@@ -40,14 +48,30 @@ def main(arguments: list[str]) -> int:
     if not found:
         print(f"no backend is registered under {group}", file=sys.stderr)  # noqa: T201
         return 2
-    is_broken = False
-    for entry in found:
-        broken = trio.run(failures, promises, entry.load())
-        is_broken = is_broken or bool(broken)
-        for promise in promises:
-            shown = f"BROKEN  {broken[promise.id]}" if promise.id in broken else "holds"
-            print(f"{entry.name}  {promise.id:32} {shown}")  # noqa: T201
-    return 1 if is_broken else 0
+    return max(_run(entry, promises) for entry in found)
+
+
+def _run(entry: EntryPoint, promises: tuple[Promise[Any], ...]) -> int:
+    """Run a suite on one registered backend, and print what holds; gives the exit code."""
+    try:
+        factory: Factory[Any] = entry.load()
+    except Exception as problem:  # noqa: BLE001 - another's package may fail in any way
+        print(f"{entry.name}  {entry.value} cannot be loaded: {_said(problem)}", file=sys.stderr)  # noqa: T201
+        return 2
+    broken = trio.run(failures, promises, factory)
+    for promise in promises:
+        shown = f"BROKEN  {promise.sentence} But {broken[promise.id]}." if promise.id in broken else "holds"
+        print(f"{entry.name}  {promise.id:32} {shown}")  # noqa: T201
+    return 1 if broken else 0
+
+
+def _said(problem: BaseException) -> str:
+    """What an error says; of a group of one, what that one says."""
+    while isinstance(problem, BaseExceptionGroup) and len(problem.exceptions) == 1:
+        problem = problem.exceptions[0]
+    if isinstance(problem, BrokenPromiseError):
+        return str(problem)
+    return f"{type(problem).__name__}: {problem}"
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def test_a_snapshot_says_what_was_committed_and_what_it_cost(mount: FakeMount, p
         "s: generation 12, 1007 objects, 91 MiB; sent 10 objects, 1 MiB in 13 requests, 1.25 s, "
         "programs waited 12.5 ms\n"
     )
-    assert mount.asked == [("snapshot", {"session": "s"})]
+    assert mount.asked == [("snapshot", {"session": "s", "trigger": "command"})]
 
 
 def test_a_snapshot_as_json_is_the_marker_and_three_figures(place: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_session_is_named_from_inside_it(
     (place / "s" / "deep").mkdir()
     monkeypatch.chdir(place / "s" / "deep")
     run("snapshot", ".")
-    assert mount.asked == [("snapshot", {"session": "s"})]
+    assert mount.asked == [("snapshot", {"session": "s", "trigger": "command"})]
 
 
 @pytest.mark.parametrize("command", ["snapshot", "claim", "release"])

@@ -121,8 +121,8 @@ class FakeMount:
         self._note("conflicts")
         return ConflictList(self.conflicts_kept)
 
-    async def snapshot(self, session: str) -> dict[str, object]:
-        self._note("snapshot", session=session)
+    async def snapshot(self, session: str, *, trigger: str) -> dict[str, object]:
+        self._note("snapshot", session=session, trigger=trigger)
         return self.snapshot_body
 
     async def claim(self, session: str, *, force: bool) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sessionfs.daemon.bootstrap import _empty, _run, _state_directory, fuse_options
+from sessionfs.daemon.bootstrap import _run, empty_directory, fuse_options, state_directory
 from sessionfs.daemon.checks.environment import FuseEnvironment
 from sessionfs.daemon.checks.requests import check_request
 from sessionfs.daemon.mount_request import MountRequest, state_base
@@ -28,7 +28,7 @@ def request(tmp_path: Path, *, store: str = "", settings: Settings | None = None
 
 
 def fail_after_making(layout: StateLayout, *, also: str = "", error: Exception | None = None) -> None:
-    with _state_directory(layout) as _keep:
+    with state_directory(layout) as _keep:
         Path(layout.lock).touch()
         Path(layout.daemon_log).write_text("{}")
         if also:
@@ -69,7 +69,7 @@ def test_a_start_that_succeeded_keeps_its_directory_whatever_comes(tmp_path: Pat
     layout = StateLayout(str(tmp_path / "id"))
 
     def end_badly_later() -> None:
-        with _state_directory(layout) as keep:
+        with state_directory(layout) as keep:
             keep()
             raise MountError("later")
 
@@ -82,7 +82,7 @@ def test_staging_is_emptied_with_everything_in_it(tmp_path: Path) -> None:
     (tmp_path / "tree" / "deep").mkdir(parents=True)
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("/etc")
-    _empty(str(tmp_path))
+    empty_directory(str(tmp_path))
     assert os.listdir(tmp_path) == []
     assert os.path.isdir("/etc")
 

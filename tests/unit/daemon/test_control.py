@@ -127,10 +127,12 @@ def test_a_session_is_committed_claimed_and_released(tmp_path: Path) -> None:
     mount = FakeMount()
     with listening(mount, tmp_path) as path, ControlClient(path, mount_point="/mnt") as client:
         assert client.call("snapshot", session="s") == SNAPSHOT
+        assert client.call("snapshot", session="s", trigger="door") == SNAPSHOT
         assert client.call("claim", session="s", force=True) == {}
         assert client.call("release", session="s") == {}
     assert mount.asked == [
-        ("snapshot", {"session": "s"}),
+        ("snapshot", {"session": "s", "trigger": "command"}),
+        ("snapshot", {"session": "s", "trigger": "door"}),
         ("claim", {"session": "s", "force": True}),
         ("release", {"session": "s"}),
     ]

@@ -262,6 +262,25 @@ async def test_a_download_is_judged_also_when_whoever_had_asked_first_is_gone(lo
     assert got == ["x"]
 
 
+async def test_a_process_that_is_busy_for_a_moment_ends_no_download(log: IntentLog) -> None:
+    downloaded_bytes = 0
+
+    async def slow(message: AnyMessage) -> AnyMessage:
+        nonlocal downloaded_bytes
+        if isinstance(message, Fetch):
+            await trio.sleep(6)
+            return Fetched("x", ENTRY)
+        if isinstance(message, GetStatus):
+            downloaded_bytes += 1
+            if downloaded_bytes <= 2:
+                await trio.sleep(2.3)
+        return status(downloaded_bytes=downloaded_bytes) if isinstance(message, GetStatus) else Done()
+
+    client = ReplicationClient(log, timeout_seconds=3.0)
+    async with process(client, slow):
+        assert (await client.fetch(7)).staged == "x"
+
+
 async def test_a_flush_goes_on_while_the_store_answers(log: IntentLog) -> None:
     async def slow(message: AnyMessage) -> AnyMessage:
         if isinstance(message, Flush):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from sessionfs.model.errors import (
     CorruptDataError,
     InvalidRequestError,
     NotFoundError,
+    OutcomeUnknownError,
     PreconditionFailedError,
     UnavailableError,
 )
@@ -32,7 +33,7 @@ from sessionfs.stores import local_objects
 from sessionfs.stores.base import ObjectMetadata, ObjectStore, Unconditional
 from sessionfs.stores.local_directory import LocalDirectoryStore
 from sessionfs.stores.memory import MemoryStore
-from sessionfs.testing.faulty_store import FaultyStore, Interfere, LostResponse
+from sessionfs.testing.faulty_store import FaultyStore, Interfere, LostResponse, Pass
 
 SESSION = session_id("s")
 
@@ -157,6 +158,38 @@ async def test_a_lost_answer_is_neither_an_error_nor_a_second_line(how: str) -> 
 
 
 @pytest.mark.parametrize("how", ["put", "append"])
+@pytest.mark.parametrize("when", ["head", "change"])
+async def test_an_attempt_that_arrives_late_is_not_a_second_line(how: str, when: str) -> None:
+    faulty = appending(how)
+    late: list[Callable[[], object]] = []
+    change = getattr(faulty, how)
+
+    def lost(*arguments: object, **named: object) -> object:
+        """The first attempt is under way still when its answer counts as lost; it arrives right before a later request."""
+        if "late" not in seen:
+            seen.append("late")
+            late.append(lambda: change(*arguments, **named))
+            raise OutcomeUnknownError("no answer")
+        return change(*arguments, **named)
+
+    def arrive() -> None:
+        if late:
+            late.pop()()
+
+    seen: list[str] = []
+    async with open_object_place(faulty, SystemClock()) as place:
+        files = place.files(SESSION)
+        await files.append("log", b"first\n")
+        setattr(faulty, how, lost)
+        faulty.plan("head", Pass(), Pass(), *([Interfere(arrive)] if when == "head" else []))
+        if when == "change":
+            faulty.plan(how, Interfere(arrive))
+        await files.append("log", b"second\n")
+        assert await files.read("log") == b"first\nsecond\n"
+        assert late == []
+
+
+@pytest.mark.parametrize("how", ["put", "append"])
 async def test_an_append_that_another_writer_beats_is_done_on_what_is_there_then(how: str) -> None:
     faulty = appending(how)
     async with open_object_place(faulty, SystemClock()) as place:
@@ -260,6 +293,7 @@ async def test_bytes_that_do_not_verify_are_not_given(files: ObjectFiles, store:
         "a\0b",
         "x" * 256,
         "d/" * 500 + "f",
+        "\ud800",
         ".sessionfs/x",
     ],
 )

@@ -328,3 +328,22 @@ def test_listing_goes_on_where_its_last_page_ended_though_that_key_is_gone(
             break
         store.delete(page, condition=Unconditional())
     assert seen == ["a", "a.b", "a0", "d.z", "d/x", "d/y", "e"]
+
+
+def test_a_store_can_be_opened_while_another_process_opens_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LocalDirectoryStore(str(tmp_path))
+    looked: list[str] = []
+    exists = os.path.lexists
+
+    def with_another(path: str) -> bool:
+        """Looking for the folded name; the other one tidies up at this moment."""
+        looked.append(path)
+        if len(looked) == 1:
+            LocalDirectoryStore(str(tmp_path))
+        return exists(path)
+
+    monkeypatch.setattr("sessionfs.stores.local_temporary.os.path.lexists", with_another)
+    LocalDirectoryStore(str(tmp_path))
+    assert len(looked) == 2

@@ -70,7 +70,7 @@ def test_memory_store_is_never_named() -> None:
     [
         ("s4://bucket", "did you mean s3:"),
         ("fil:///x", "did you mean file:"),
-        ("zzzzzz://x", "known: file, memory, s3"),
+        ("zzzzzz://x", "known: file, gs, memory, s3"),
     ],
 )
 def test_unknown_scheme_names_the_nearest(url: str, hint: str) -> None:
@@ -80,7 +80,7 @@ def test_unknown_scheme_names_the_nearest(url: str, hint: str) -> None:
 
 
 def test_known_schemes_hold_the_built_in_ones() -> None:
-    assert {"file", "memory", "s3"} <= set(known_schemes())
+    assert {"file", "gs", "memory", "s3"} <= set(known_schemes())
 
 
 def test_s3_url_is_taken_apart() -> None:

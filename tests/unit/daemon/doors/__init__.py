@@ -1,0 +1,1 @@
+"""Tests of the mirrored place of the Python doors."""

@@ -1,0 +1,1 @@
+"""Migration from store to store, on stores in memory."""
