@@ -429,8 +429,6 @@ class SessionControl:
         except SessionFSError as problem:
             _log.warning("removed session not released", session=row.id, problem=str(problem))
             return False
-        # A session that was made again meanwhile, and claimed, must be claimed again.
-        self._tell(SessionState(row.id, owned=self._ownership.owns(row.id)))
         return True
 
     async def _settle_quietly(self, session: SessionId, claim: Claim) -> bool:

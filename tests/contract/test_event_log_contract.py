@@ -13,22 +13,33 @@ from sessionfs.testing.contracts import event_log
 from sessionfs.testing.contracts.__main__ import failures
 from sessionfs.testing.contracts.event_log import TwoPlaces
 from sessionfs.testing.contracts.promise import Factory, Promise
-from sessionfs.testing.s3_servers import SeaweedServer
+from sessionfs.testing.gcs_server import GcsServer
+from sessionfs.testing.s3_servers import MotoServer, SeaweedServer
 
 
-@pytest.fixture(params=["memory", "file", pytest.param("seaweedfs", marks=pytest.mark.s3)])
+@pytest.fixture(params=["memory", "file", "moto", "gcs", pytest.param("seaweedfs", marks=pytest.mark.s3)])
 def factory(request: pytest.FixtureRequest) -> Factory[TwoPlaces]:
     """Gives two hosts on a fresh, empty place."""
-    if request.param != "seaweedfs":
+    if request.param in {"memory", "file"}:
         return {"memory": event_log.memory_backend, "file": event_log.file_backend}[request.param]
-    url: str = request.getfixturevalue("bucket_url")
+    url: str = request.getfixturevalue(f"{request.param}_url")
     # A prefix of its own is a fresh, empty place, and cheaper than a bucket.
     return partial(event_log.two_places, PrefixedStore(open_store(url), f"{request.node.name}/", url=url))
 
 
 @pytest.fixture(scope="module")
-def bucket_url(seaweed: SeaweedServer) -> str:
+def seaweedfs_url(seaweed: SeaweedServer) -> str:
     return seaweed.fresh_bucket()
+
+
+@pytest.fixture(scope="module")
+def moto_url(moto_server: MotoServer) -> str:
+    return moto_server.fresh_bucket()
+
+
+@pytest.fixture(scope="module")
+def gcs_url(gcs_server: GcsServer) -> str:
+    return gcs_server.fresh_bucket()
 
 
 @pytest.mark.parametrize("promise", event_log.PROMISES, ids=[promise.id for promise in event_log.PROMISES])

@@ -38,7 +38,7 @@ from sessionfs.stores.open_store import open_store
 url, text_bytes, cuts = sys.argv[1], int(sys.argv[2]), [int(cut) for cut in sys.argv[3:]]
 cut, noise = -1, random.Random(1)
 
-def die_in_the_middle(descriptor, body, *_where):
+def die_in_the_middle(descriptor, body, *_where, **_when):
     """Leave the first bytes of an append, as a kill in the middle of the write does."""
     os.write(descriptor, bytes(body)[:cut])
     os.kill(os.getpid(), signal.SIGKILL)

@@ -41,13 +41,14 @@ from sessionfs.stores.base import (
     Unconditional,
     UploadUnderWay,
 )
+from sessionfs.stores.gcs import uploads
 from sessionfs.stores.gcs.connection import GcsConnection, connect
 from sessionfs.stores.gcs.copying import rewrite
 from sessionfs.stores.gcs.errors import Request
 from sessionfs.stores.gcs.objects import Objects, require_token
 from sessionfs.stores.gcs.reading import EmptyBody
 from sessionfs.stores.gcs.tails import TAILS, compose, generation_of, list_tails, tail_metadata
-from sessionfs.stores.gcs.uploads import PIECE_BYTES, put_pieces, put_whole
+from sessionfs.stores.gcs.uploads import put_pieces, put_whole
 from sessionfs.stores.prefixed import PrefixedStore
 from sessionfs.stores.request_checks import (
     check_copy,
@@ -125,7 +126,7 @@ class GcsStore(ObjectStore):
         """An upload in one request; a resumable one above 8 MiB."""
         check_put(key, len(body), metadata, self._capabilities)
         self._check_shown(key)
-        if len(body) > PIECE_BYTES:
+        if len(body) > uploads.PIECE_BYTES:
             return self._put_pieces(
                 key, [body], condition, metadata, _go_on, conditional=self._capabilities.conditional_put
             )

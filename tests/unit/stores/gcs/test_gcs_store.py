@@ -161,7 +161,6 @@ def test_every_length_around_a_piece_comes_back(store: ObjectStore, small_pieces
 
 
 def test_long_put_is_under_its_condition_too(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessionfs.stores.gcs.store.PIECE_BYTES", SMALL_PIECE)
     monkeypatch.setattr(uploads, "PIECE_BYTES", SMALL_PIECE)
     body = secrets.token_bytes(SMALL_PIECE * 2)
     token = store.put("key", body, condition=IfAbsent(), metadata=PLAIN)
