@@ -272,12 +272,23 @@ class SessionControl:
                     # Also when it is ours, and what others did before is not taken over yet: that is nothing to commit on.
                     await self.claim(session)
                 await self._require_caught_up(session)
-                report = await self._committer.commit(session, trigger, is_turn=is_turn)
+                report = await self._commit_owned(session, trigger, is_turn=is_turn)
         except SessionFSError as problem:
             self._note_problem(session, str(problem))
             raise
         self._note_problem(session, "")
         return report
+
+    async def _commit_owned(self, session: SessionId, trigger: str, *, is_turn: bool) -> Committed:
+        """Commit; what could not be brought away because the session was lost meanwhile says so."""
+        try:
+            return await self._committer.commit(session, trigger, is_turn=is_turn)
+        except UnavailableError as problem:
+            if self._ownership.owns(session):
+                raise
+            raise OwnershipLostError(
+                f"session {session} was taken over while it was committed: {problem.message}"
+            ) from problem
 
     async def _require_caught_up(self, session: SessionId) -> None:
         async with self._losing(session):

@@ -6,9 +6,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import trio
+
 from sessionfs.daemon.doors.in_process.core_place import CorePlace
 from sessionfs.daemon.doors.mirrored import open_mirrored
 from sessionfs.daemon.doors.through_mount.mount_place import MountPlace
+from sessionfs.model.errors import ConflictError, OwnershipLostError
+from sessionfs.model.names import SessionId
 from sessionfs.sessions.port import SessionPlace
 from sessionfs.sessions.portal import Portal
 from tests.e2e.rig import Host
@@ -33,12 +37,26 @@ class Opened:
         first = self._places[0]
         for place in self._places:
             for session in self.portal.run(first.list_sessions):
-                self.portal.run(place.release, session)
+                self.portal.run(_released, place, session)
         for session in self.portal.run(first.list_sessions):
             self.portal.run(first.remove_session, session)
         for index in self._store.glob("sessions.json*"):
             index.unlink()
         return self._places
+
+
+async def _released(place: SessionPlace, session: SessionId) -> None:
+    """Release; what a promise has cancelled may still be written at this moment."""
+    with trio.fail_after(30):
+        while True:
+            try:
+                await place.release(session)
+            except OwnershipLostError:
+                raise
+            except ConflictError:
+                await trio.sleep(0.05)
+            else:
+                return
 
 
 @asynccontextmanager
