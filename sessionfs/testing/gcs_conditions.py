@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-_TIMEOUT_SECONDS = 30.0
+from sessionfs.testing.http_server import TIMEOUT_SECONDS, HttpAnswer, HttpRequest, HttpServer
+
 _OBJECT = re.compile(r"/storage/v1/b/([^/]+)/o/([^/]+)")
 _COMPOSE = re.compile(r"/storage/v1/b/([^/]+)/o/([^/]+)/compose")
 _REWRITE = re.compile(r"/storage/v1/b/([^/]+)/o/([^/]+)/rewriteTo/b/([^/]+)/o/([^/]+)")
@@ -80,23 +80,24 @@ class ConditionsProxy:
         self._lock = threading.Lock()
         self._uploads: dict[str, Condition] = {}
         self.requests: list[tuple[str, str, dict[str, str]]] = []
-        self._server = _Server(("127.0.0.1", port), _Handler)
-        self._server.proxy = self
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.005,), daemon=True)
+        self._server = HttpServer(self._answered, port)
 
     @property
     def endpoint(self) -> str:
         """The proxy's URL."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return self._server.endpoint
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._server.__enter__()
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._server.__exit__()
+
+    def _answered(self, request: HttpRequest) -> HttpAnswer:
+        exchange = Exchange(request.method, request.path, request.query, request.headers, request.body)
+        self.serve(exchange)
+        return HttpAnswer(exchange.status, exchange.answer, exchange.answer_headers)
 
     def serve(self, exchange: Exchange) -> None:
         """Answer one request, as GCS would."""
@@ -237,7 +238,7 @@ class ConditionsProxy:
 
     def _forward(self, exchange: Exchange) -> None:
         connection = http.client.HTTPConnection(
-            self._address.hostname or "", self._address.port, timeout=_TIMEOUT_SECONDS
+            self._address.hostname or "", self._address.port, timeout=TIMEOUT_SECONDS
         )
         headers = {name: value for name, value in exchange.headers.items() if name.lower() not in _DROPPED}
         try:
@@ -249,54 +250,6 @@ class ConditionsProxy:
             }
         finally:
             connection.close()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-    proxy: ConditionsProxy
-
-    def handle_error(self, *_arguments: object) -> None:
-        """Say nothing: clients break connections off."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    timeout = _TIMEOUT_SECONDS
-    server: _Server
-
-    def do_GET(self) -> None:
-        self._serve()
-
-    def do_POST(self) -> None:
-        self._serve()
-
-    def do_PUT(self) -> None:
-        self._serve()
-
-    def do_PATCH(self) -> None:
-        self._serve()
-
-    def do_DELETE(self) -> None:
-        self._serve()
-
-    def log_message(self, *_arguments: object) -> None:
-        return
-
-    def _serve(self) -> None:
-        address = urllib.parse.urlsplit(self.path)
-        query = dict(urllib.parse.parse_qsl(address.query, keep_blank_values=True))
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        exchange = Exchange(self.command, address.path, query, headers, body)
-        self.server.proxy.serve(exchange)
-        self.send_response(exchange.status)
-        for name, value in exchange.answer_headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(exchange.answer)))
-        self.end_headers()
-        self.wfile.write(exchange.answer)
 
 
 def _required(bucket: str, name: str, generation: str | int | None) -> list[Condition]:

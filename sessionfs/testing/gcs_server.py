@@ -14,12 +14,12 @@ import urllib.request
 from typing import Self
 
 from sessionfs.testing.gcs_conditions import ConditionsProxy
-from sessionfs.testing.s3_servers import _ServerProcess, free_ports
+from sessionfs.testing.server_process import ServerProcess, free_ports
 
 _TIMEOUT_SECONDS = 20.0
 
 
-class _Emulator(_ServerProcess):
+class _Emulator(ServerProcess):
     def __init__(self) -> None:
         super().__init__()
         self._port = free_ports(1)[0]

@@ -14,20 +14,16 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
-import time
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from sessionfs.testing.s3_servers import free_ports
+from sessionfs.testing.server_process import START_TIMEOUT_SECONDS, ServerProcess, free_ports
 
 USER = "tester"
 PASSWORD = "s3cret-of-tests"  # noqa: S105 - of servers that live as long as a test
 DATABASE = "postgres"
 
 _PLACES = "/usr/lib/postgresql"
-_START_TIMEOUT_SECONDS = 60.0
-_STOP_TIMEOUT_SECONDS = 20.0
 _FIRST_WITH_ICU_CLUSTERS = 15
 _SETTINGS = {
     "fsync": "off",
@@ -63,49 +59,32 @@ def missing_part() -> str:
     return ""
 
 
-class PostgresServer:
+class PostgresServer(ServerProcess):
     """PostgreSQL on 127.0.0.1 and a socket in its directory, with passwords (SCRAM). Use as a context manager.
 
     Raises:
         RuntimeError: The programs are missing, or it does not start.
 
     Attributes:
-        directory: Everything that it writes.
         port: Its port on 127.0.0.1.
     """
+
+    # Its own processes and memory go with the first; SIGKILL would leave them to notice.
+    stop_signals = (signal.SIGQUIT, signal.SIGKILL)
 
     def __init__(self) -> None:
         missing = missing_part()
         programs = programs_path()
         if missing or programs is None:
             raise RuntimeError(missing)
+        super().__init__()
         self._programs = programs
-        self._process: subprocess.Popen[bytes] | None = None
         self.port = free_ports(1)[0]
-        self.directory = tempfile.mkdtemp(prefix="sessionfs-pg-")
         self._user: dict[str, Any] = {}
         if os.geteuid() == 0:
             account = pwd.getpwnam("postgres")
             os.chown(self.directory, account.pw_uid, account.pw_gid)
             self._user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-
-    def __enter__(self) -> Self:
-        try:
-            self._make_cluster()
-            self.start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.stop()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    @property
-    def pid(self) -> int:
-        """The server's first process, 0 while it is stopped."""
-        return self._process.pid if self._process else 0
 
     def url(self, *, user: str = USER, password: str = PASSWORD, database: str = DATABASE) -> str:
         """Give a connection string."""
@@ -115,51 +94,29 @@ class PostgresServer:
         """Give a schema's name that nobody used yet; nothing is made."""
         return f"test_{secrets.token_hex(6)}"
 
-    def start(self) -> None:
-        """Start it, and wait until it answers; after `stop`, on the same port with the same data."""
-        if self._process is not None:
-            return
-        options = [f"-c{name}={value}" for name, value in _SETTINGS.items()]
-        with open(self._log_path, "ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    os.path.join(self._programs, "postgres"),
-                    f"-D{self._data_path}",
-                    f"-p{self.port}",
-                    f"-k{self.directory}",
-                    *options,
-                ],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                cwd=self.directory,
-                start_new_session=True,
-                **self._user,
-            )
-        self._wait_until_ready()
+    def command(self) -> list[str]:
+        """The server on its port and a socket in its directory."""
+        return [
+            os.path.join(self._programs, "postgres"),
+            f"-D{self._data_path}",
+            f"-p{self.port}",
+            f"-k{self.directory}",
+            *(f"-c{name}={value}" for name, value in _SETTINGS.items()),
+        ]
 
-    def stop(self) -> None:
-        """End it at once, as a crash would; its data stays."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        # Its own processes and memory go with it; SIGKILL would leave them to notice.
-        for number in (signal.SIGQUIT, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_STOP_TIMEOUT_SECONDS)
-                return
+    def _options(self) -> dict[str, Any]:
+        return self._user
+
+    def _signal(self, process: subprocess.Popen[bytes], number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
 
     @property
     def _data_path(self) -> str:
         return os.path.join(self.directory, "data")
 
-    @property
-    def _log_path(self) -> str:
-        return os.path.join(self.directory, "server.log")
-
-    def _make_cluster(self) -> None:
+    def prepare(self) -> None:
+        """Make the cluster."""
         password_path = os.path.join(self.directory, "password")
         with open(password_path, "w", encoding="ascii") as file:
             file.write(PASSWORD)
@@ -179,7 +136,7 @@ class PostgresServer:
             capture_output=True,
             text=True,
             cwd=self.directory,
-            timeout=_START_TIMEOUT_SECONDS,
+            timeout=START_TIMEOUT_SECONDS,
             check=False,
             **self._user,
         )
@@ -192,19 +149,6 @@ class PostgresServer:
         has_dictionary_order = _number(Path(self._programs)) >= _FIRST_WITH_ICU_CLUSTERS
         icu = ["--locale-provider=icu", "--icu-locale=en"] if has_dictionary_order else []
         return ["--locale=C", *icu]
-
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + _START_TIMEOUT_SECONDS
-        while time.monotonic() < deadline:
-            if self._process is None or self._process.poll() is not None:
-                break
-            if self._answers():
-                return
-            time.sleep(0.02)
-        with open(self._log_path, "rb") as log:
-            tail = log.read()[-2000:].decode("utf-8", "replace")
-        self.stop()
-        raise RuntimeError(f"PostgreSQL did not start: {tail}")
 
     def _answers(self) -> bool:
         import psycopg  # noqa: PLC0415 - only tests that use a server need it

