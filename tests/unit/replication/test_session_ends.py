@@ -95,6 +95,25 @@ async def test_a_commit_that_another_owner_forbids_is_not_tried_again(
     assert live_objects(a.memory)[b"f"] == b"of b"
 
 
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_a_commit_that_fails_in_time_says_whether_the_session_was_lost(
+    a: ControlWorld, monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
+) -> None:
+    async with a.at_work() as control:
+        await control.commit(SESSION, "first")
+
+        async def waits_in_vain(*_arguments: object, **_named: object) -> None:
+            if is_lost:
+                a.ownership.lose(SESSION, holder="b", reason="seen")
+            raise UnavailableError("'f' was not in the bucket in time")
+
+        monkeypatch.setattr(control._committer, "commit", waits_in_vain)
+        with pytest.raises(
+            OwnershipLostError if is_lost else UnavailableError, match="not in the bucket in time"
+        ):
+            await control.commit(SESSION, "second")
+
+
 async def test_a_lost_session_is_kept_aside_as_soon_as_the_store_answers(
     a: ControlWorld, tmp_path: Path
 ) -> None:
