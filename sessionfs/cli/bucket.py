@@ -99,6 +99,7 @@ def on_bucket(
 
     Raises:
         StoreRefusedError: It does not, and ``single_host`` was not set.
+        ConflictError: A migration to the store has not finished, and it changes sessions.
         SessionFSError: What the work raises.
     """
     from sessionfs.replication.trio_store import TrioStore  # noqa: PLC0415
@@ -106,6 +107,8 @@ def on_bucket(
     clock = SystemClock()
     settings = place.settings
     store = open_place(place, clock, changes=changes)
+    if changes:
+        _require_finished(store)
 
     async def main() -> _Result:
         opened = TrioStore(store, clock, settings.replication)
@@ -115,6 +118,16 @@ def on_bucket(
         return run(main)
     finally:
         store.close()
+
+
+def _require_finished(store: ObjectStore) -> None:
+    from sessionfs.replication.maintenance.unfinished_migration import require_finished  # noqa: PLC0415
+
+    try:
+        require_finished(store)
+    except BaseException:
+        store.close()
+        raise
 
 
 def run(main: Callable[[], Awaitable[_Result]]) -> _Result:

@@ -59,7 +59,13 @@ class StateLock:
                 continue
             os.close(self._descriptor)
             raise _locked(os.path.dirname(path), holder)
-        self._write("running")
+        try:
+            self._write("running")
+        except OSError as problem:
+            os.close(self._descriptor)
+            raise LocalDiskError(
+                f"cannot write {path}: {problem.strerror}", errno_number=problem.errno or 0
+            ) from None
 
     def ending(self) -> None:
         """Say that the mount is gone and only the rest is brought away."""
@@ -68,6 +74,8 @@ class StateLock:
     def release(self) -> None:
         """Let the directory go."""
         os.ftruncate(self._descriptor, 0)
+        # A process that was forked off meanwhile has the descriptor too.
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
 
     def _write(self, phase: Literal["running", "ending"]) -> None:

@@ -63,7 +63,10 @@ class JournalState:
 
     def is_ours(self, found: ObjectStat) -> bool:
         """Whether a migration put an object at the destination."""
-        return self.known(found) is not None or self.pending.get(found.key) == found.size_bytes
+        is_under_way = self.record is None or self.record.state == "copying"
+        return self.known(found) is not None or (
+            is_under_way and self.pending.get(found.key) == found.size_bytes
+        )
 
 
 async def read_record(store: TrioStore) -> tuple[MigrationRecord, str]:

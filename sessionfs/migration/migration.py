@@ -9,7 +9,7 @@ from typing import Any
 from sessionfs.formats.migration.checksum import manifest_checksum
 from sessionfs.formats.migration.records import Entry, MigrationRecord, State
 from sessionfs.migration.copying import Copying
-from sessionfs.migration.inventory import INDEX, in_scope
+from sessionfs.migration.inventory import INDEX, in_scope, place_of
 from sessionfs.migration.journal import Journal, intents_of
 from sessionfs.migration.liveness import Liveness
 from sessionfs.migration.plan import Plan, Step, UnitPlan, require_storable
@@ -128,8 +128,9 @@ class Migration:
 
             await for_each(plan.bodies, bring, limit=self._settings.concurrent_uploads)
             await journal.flush()
-            await self._require_unchanged(plan)
             await self._require_exact(plan, entries)
+            # The last look before the index: from then on the destination may be taken for the source.
+            await self._require_unchanged(plan)
             if plan.index is not None:
                 await bring(plan.index)
             await journal.flush()
@@ -219,7 +220,9 @@ class Migration:
         state: State = "complete"
         if plan.scope is not None:
             # Another run may have stopped half-way through sessions that this one did not touch.
-            state = "copying" if journal.state.pending.keys() - plan.source.keys() else "partial"
+            places = [place_of(key) for key in journal.state.pending]
+            untouched = [place for place in places if place and not in_scope(place[0], plan.scope)]
+            state = "copying" if untouched else "partial"
         return MigrationRecord(
             source=self._source_url,
             source_id=store_id(self._source_url),

@@ -11,10 +11,10 @@ from sessionfs.migration.inventory import Inventory, Unit, in_scope, of_listing
 from sessionfs.migration.journal import JournalState, read_journal, read_record
 from sessionfs.migration.liveness import Liveness
 from sessionfs.migration.plan import Plan, Step, UnitPlan
-from sessionfs.migration.unfinished import require_whole
 from sessionfs.model.errors import ConflictError, NotFoundError
 from sessionfs.model.names import SessionId
 from sessionfs.model.roots import shown_id
+from sessionfs.replication.maintenance.unfinished_migration import require_whole
 from sessionfs.replication.trio_store import TrioStore
 from sessionfs.stores.base import ObjectStat
 from sessionfs.stores.store_urls import store_id

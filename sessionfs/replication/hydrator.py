@@ -251,7 +251,7 @@ class Hydrator:
         if known is None or root is None or known + told == self.version(session):
             return news
         every = Differences(
-            directories={node.number for _, node in self._journal.tree(root) if node.is_directory},
+            directories=self._journal.directories_below(root),
             files=set(news.files) if news is not None else set(),
         )
         # Of directories that changed here since, the journal knows less than the disk.

@@ -28,6 +28,7 @@ from sessionfs.model.errors import (
 )
 from sessionfs.model.names import SessionId
 from sessionfs.replication.trio_store import READ_TRIES, Landed, Moved, NotLanded, TrioStore, write_id_of
+from sessionfs.replication.uploads.key_upload import content_type_of
 from sessionfs.sessions.named_bytes import NamedBytes
 from sessionfs.stores.base import Condition, IfAbsent, IfMatch, ObjectMetadata, ObjectStat, Token
 
@@ -205,7 +206,7 @@ class ObjectChanges:
     ) -> ObjectStat | None:
         can = self._store.capabilities
         if live is not None and can.append_by_copy and live.size_bytes >= can.minimum_part_bytes:
-            metadata = self.metadata("", like=live)
+            metadata = self.metadata(key, "", like=live)
             outcome: Landed | NotLanded | Moved | None
             try:
                 outcome = await self._store.append(
@@ -222,7 +223,7 @@ class ObjectChanges:
                 except (ObjectNotFoundError, PreconditionFailedError):
                     return None
             body = before + tail
-            metadata = self.metadata(hashlib.sha256(body).hexdigest(), like=live)
+            metadata = self.metadata(key, hashlib.sha256(body).hexdigest(), like=live)
             condition = IfMatch(live.token) if live is not None else IfAbsent()
             outcome = await self._sent(key, body, condition, metadata, attempts)
             size_bytes = len(body)
@@ -304,11 +305,18 @@ class ObjectChanges:
     # --- how
 
     def metadata(
-        self, sha256: str, *, kind: int = modes.S_IFREG, mode: int = 0o644, like: ObjectStat | None = None
+        self,
+        key: str,
+        sha256: str,
+        *,
+        kind: int = modes.S_IFREG,
+        mode: int = 0o644,
+        like: ObjectStat | None = None,
     ) -> ObjectMetadata:
         """Give the metadata of a new attempt.
 
         Args:
+            key: The object's key.
             sha256: Of the bytes, "" when not known.
             kind: Type bits.
             mode: Permission bits.
@@ -316,7 +324,7 @@ class ObjectChanges:
         """
         now_ns = self._clock.wall_ns()
         attributes = FileAttributes(kind | mode, os.geteuid(), os.getegid(), now_ns)
-        lineage, content_type = "", ObjectMetadata().content_type
+        lineage, content_type = "", content_type_of(key, kind | mode)
         if like is not None and like.metadata is not None:
             old = object_metadata.decode_attributes(
                 like.metadata.user, modified_ns=now_ns, is_directory=False

@@ -15,6 +15,7 @@ import os
 import stat as modes
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import trio
 
@@ -117,7 +118,7 @@ class ObjectFiles(SessionFiles):
         sha256 = hashlib.sha256(body).hexdigest()
 
         def metadata() -> ObjectMetadata:
-            return self._changes.metadata(sha256, mode=0o600 if is_private else 0o644)
+            return self._changes.metadata(key, sha256, mode=0o600 if is_private else 0o644)
 
         await self._make_directories(path)
         if is_new:
@@ -234,11 +235,11 @@ class ObjectFiles(SessionFiles):
         for key in wanted:
             if key not in self._markers:
                 with suppress(AlreadyExistsError):  # somebody else's is as good
-                    await self._changes.put_new(key, b"", self._marker)
+                    await self._changes.put_new(key, b"", partial(self._marker, key))
                 self._markers.add(key)
 
-    def _marker(self) -> ObjectMetadata:
-        return self._changes.metadata("", kind=modes.S_IFDIR, mode=0o755)
+    def _marker(self, key: str) -> ObjectMetadata:
+        return self._changes.metadata(key, "", kind=modes.S_IFDIR, mode=0o755)
 
     def _missing(self, path: str) -> NotFoundError:
         return NotFoundError(f"session {self._session} has no file {path!r}")

@@ -26,11 +26,11 @@ from sessionfs.model.names import SessionId
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.replication.hydration.fan_out import for_each
 from sessionfs.replication.maintenance.command_ownership import CommandOwnership, command_ownership
-from sessionfs.replication.trio_store import READ_TRIES, Landed, NotLanded, TrioStore
+from sessionfs.replication.trio_store import READ_TRIES, Landed, TrioStore
 from sessionfs.sessions.named_bytes import NamedBytes
 from sessionfs.sessions.object_files import ObjectFiles
 from sessionfs.sessions.port import SessionPlace
-from sessionfs.stores.base import IfAbsent, IfMatch, ObjectMetadata, ObjectStore, Unconditional
+from sessionfs.stores.base import IfAbsent, IfMatch, ObjectMetadata, ObjectStore
 from sessionfs.stores.local_directory import LocalDirectoryStore
 
 INDEX_KEY = "sessions.json"
@@ -127,7 +127,10 @@ class ObjectPlace(SessionPlace):
         """Replace ``sessions.json``; of two writers the later one stays."""
         for _ in range(_ATTEMPTS):
             metadata = ObjectMetadata({"sessionfs-write": self._clock.unique_id()}, "application/json")
-            outcome = await self._put(INDEX_KEY, body, Unconditional(), metadata)
+            found = await self._store.head(INDEX_KEY, tries=READ_TRIES)
+            # A late attempt meets a condition that does not hold any more.
+            condition = IfAbsent() if found is None else IfMatch(found.token)
+            outcome = await self._put(INDEX_KEY, body, condition, metadata)
             if outcome:
                 return
         raise UnavailableError("sessions.json could not be written", remedy="try again")
@@ -206,13 +209,13 @@ class ObjectPlace(SessionPlace):
                 await self.release(session)
 
     async def _put(
-        self, key: str, body: bytes, condition: IfAbsent | Unconditional, metadata: ObjectMetadata
+        self, key: str, body: bytes, condition: IfAbsent | IfMatch, metadata: ObjectMetadata
     ) -> bool:
         try:
             outcome = await self._store.put(key, body, condition=condition, metadata=metadata)
         except ConcurrentRequestError:
             return False
-        return not isinstance(outcome, NotLanded)
+        return isinstance(outcome, Landed)
 
     async def _last_stamp(self) -> int:
         objects, _ = await self._store.list_all("", whole_segments=True)

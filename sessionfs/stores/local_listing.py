@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import stat as modes
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sessionfs.model.errors import InvalidKeyError
 from sessionfs.model.keys import validate_any_key
 from sessionfs.stores.base import ListPage, ObjectStat
-from sessionfs.stores.local_objects import is_missing, read_marker, stat_of_file
+from sessionfs.stores.local_objects import is_missing, noted_size, read_marker, stat_of_file
 from sessionfs.stores.local_temporary import HIDDEN
 
 
@@ -98,7 +99,12 @@ def _file(path: str, key: str) -> ObjectStat | None:
         if is_missing(error):
             return None
         raise
-    return stat_of_file(key, found, None) if modes.S_ISREG(found.st_mode) else None
+    if not modes.S_ISREG(found.st_mode):
+        return None
+    stat = stat_of_file(key, found, None)
+    whole_bytes = noted_size(path)
+    # What a writer left that died while it added to the file is shown by nobody.
+    return stat if whole_bytes is None else replace(stat, size_bytes=min(whole_bytes, stat.size_bytes))
 
 
 def _holds_objects(root: str, key: str) -> bool:

@@ -282,7 +282,7 @@ def write_behind(descriptor: int, tail: bytes, size_bytes: int, *, modified_ns: 
 
 def undo_torn(descriptor: int) -> None:
     """Take away what a writer left that died while it added to a file; the store's lock is held."""
-    noted = _noted_size(descriptor)
+    noted = noted_size(descriptor)
     if noted is not None and noted < os.fstat(descriptor).st_size:
         os.ftruncate(descriptor, noted)
     _remove_attribute(descriptor, _APPENDING)
@@ -292,8 +292,10 @@ def whole_status(descriptor: int) -> tuple[os.stat_result, int]:
     """Look at a file without waiting for whoever adds to it: its status, and its length without what is being added at this moment."""
     found = os.fstat(descriptor)
     while True:
-        noted = _noted_size(descriptor)
+        noted = noted_size(descriptor)
         if noted is not None:
+            # Since the note nothing was taken away: the file is as long as it says, or longer.
+            found = os.fstat(descriptor)
             return found, min(noted, found.st_size)
         # Nobody was adding at the moment between: of a length that is the same before and after, all is there.
         again = os.fstat(descriptor)
@@ -302,11 +304,12 @@ def whole_status(descriptor: int) -> tuple[os.stat_result, int]:
         found = again
 
 
-def _noted_size(descriptor: int) -> int | None:
+def noted_size(file: int | str) -> int | None:
+    """Give the length without what is being added to a file, by descriptor or path; None while nothing is, and when it is gone."""
     try:
-        noted = os.getxattr(descriptor, _APPENDING)
+        noted = os.getxattr(file, _APPENDING)
     except OSError as error:
-        if error.errno in _NO_ATTRIBUTE:
+        if error.errno in _NO_ATTRIBUTE or is_missing(error):
             return None
         raise
     return int(noted) if noted.isdigit() else None

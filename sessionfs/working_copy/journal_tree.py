@@ -449,6 +449,16 @@ class JournalTree:
         )
         return [(row[0], _node(row[1:])) for row in rows]
 
+    def directories_below(self, root: int) -> set[int]:
+        """Numbers of a directory and of all directories below it, in one statement."""
+        rows = self._database.execute(
+            "WITH RECURSIVE tree (number) AS (SELECT ? UNION SELECT names.number FROM tree"
+            " JOIN names ON names.parent = tree.number JOIN nodes ON nodes.number = names.number"
+            f" WHERE nodes.mode & {stat.S_IFMT(0xFFFF)} = {stat.S_IFDIR}) SELECT number FROM tree",
+            (root,),
+        )
+        return {number for (number,) in rows}
+
     def entry(self, name: bytes, number: int) -> Entry | None:
         """One name as the daemon wants to know it."""
         node = self.node(number)

@@ -203,7 +203,7 @@ class KnownContent(JournalTree):
     def note_base(self, known: KnownObject, now_ns: int) -> None:
         """Note that a request was sent which replaces or removes an object."""
         self._database.execute(
-            "INSERT OR REPLACE INTO bases VALUES (?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO bases (key, token, write_id, sent_ns) VALUES (?, ?, ?, ?)",
             (known.key, known.token, known.write_id, now_ns),
         )
 

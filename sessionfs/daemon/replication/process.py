@@ -36,10 +36,10 @@ from sessionfs.formats.link_messages import (
     failure_of,
 )
 from sessionfs.formats.ownership_messages import SessionState
-from sessionfs.migration.unfinished import require_finished
 from sessionfs.model.clock import SystemClock
 from sessionfs.model.errors import InternalError, SessionFSError
 from sessionfs.replication.link import Link
+from sessionfs.replication.maintenance.unfinished_migration import require_finished
 from sessionfs.replication.service import ReplicationService
 from sessionfs.working_copy.layout import StateLayout
 

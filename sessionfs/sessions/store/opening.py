@@ -18,6 +18,7 @@ from sessionfs.model.clock import Clock, SystemClock
 from sessionfs.model.errors import CorruptDataError, LocalDiskError, NotFoundError
 from sessionfs.model.keys import PROBE_PREFIX
 from sessionfs.model.settings import ReplicationSettings
+from sessionfs.replication.maintenance.unfinished_migration import require_finished
 from sessionfs.sessions.object_place import open_object_place
 from sessionfs.sessions.store.place_session_store import PlaceSessionStore
 from sessionfs.stores.base import ObjectStore
@@ -51,6 +52,7 @@ async def open_session_store(
         NotFoundError: There is no such ``session-store.json``, directory or bucket.
         SettingsError: The ``session-store.json`` names no store; the error names it.
         StoreRefusedError: The bucket ignores conditions.
+        ConflictError: A migration to it has not finished.
         AccessError, UnavailableError: The bucket refuses us, or does not answer.
     """
     problem: Exception | None = None
@@ -91,6 +93,7 @@ def _admitted(url: str, record: str | None, settings: ReplicationSettings, clock
     """Open a store, with what it can do."""
     store = open_store(url, max_connections=2 * settings.concurrent_uploads + 4, allow_memory=True)
     try:
+        require_finished(store)
         if scheme_of(url) in _NEED_NO_PROBE:
             return store
         known = _read_record(record) if record is not None else None

@@ -81,3 +81,19 @@ def test_a_successor_waits_for_a_dying_predecessor(tmp_path: Path) -> None:
     timer.start()
     os.close(wait_for_lock(path, seconds=5, clock=CLOCK))
     timer.join()
+
+
+def test_a_lock_that_cannot_be_noted_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(LocalDiskError, match="No space left"):
+            StateLock(str(tmp_path / "lock"), mount_point="", clock=SystemClock())
+    lock = StateLock(str(tmp_path / "lock"), mount_point="", clock=SystemClock())
+    # As a process that was forked off has it.
+    forked = os.dup(lock._descriptor)
+    lock.release()
+    StateLock(str(tmp_path / "lock"), mount_point="", clock=SystemClock()).release()
+    os.close(forked)

@@ -8,7 +8,6 @@ import pytest
 
 from sessionfs.formats.migration import records
 from sessionfs.formats.migration.records import JournalPage, MigrationRecord
-from sessionfs.migration.unfinished import require_finished
 from sessionfs.model import keys
 from sessionfs.model.clock import SystemClock
 from sessionfs.model.errors import (
@@ -21,6 +20,7 @@ from sessionfs.model.errors import (
     UnsupportedFormatError,
 )
 from sessionfs.model.names import session_id
+from sessionfs.replication.maintenance.unfinished_migration import require_finished
 from sessionfs.stores.base import ObjectStat, Token
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.testing.faulty_store import FailBefore, FaultyStore

@@ -24,6 +24,7 @@ from sessionfs.model.errors import (
 from sessionfs.model.names import session_id
 from sessionfs.model.settings import ReplicationSettings
 from sessionfs.sessions.object_place import open_object_place
+from sessionfs.stores import local_objects
 from sessionfs.stores.base import ObjectMetadata, ObjectStat, ObjectStore, Token, Unconditional
 from sessionfs.stores.local_directory import LocalDirectoryStore
 from sessionfs.stores.memory import MemoryStore
@@ -299,6 +300,7 @@ async def test_what_a_writer_left_that_died_is_not_shown_and_not_built_upon(tmp_
         os.setxattr(log, "user.sessionfs.appending", b"6")
         log.write_bytes(b"whole\ntorn")
         assert await files.read("log") == b"whole\n"
+        assert [one.size_bytes for one in await files.list()] == [6]
         assert (await files.stat("log")).size_bytes == 6
         await files.append("log", b"acknowledged\n")
         assert await files.read("log") == b"whole\nacknowledged\n"
@@ -324,6 +326,25 @@ async def test_a_reader_never_sees_a_part_of_what_is_being_added(tmp_path: Path)
         is_over.set()
         watcher.join()
     assert {length % len(line) for length in lengths} == {0}
+
+
+def test_a_reader_that_falls_between_two_appends_sees_whole_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"one\ntw")
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
+
+    def between(file: int | str) -> int | None:
+        """The first append ends, and a second begins, after the reader has looked how long the file is."""
+        monkeypatch.undo()
+        os.write(descriptor, b"o\nthr")
+        os.setxattr(path, "user.sessionfs.appending", b"8")
+        return local_objects.noted_size(file)
+
+    monkeypatch.setattr(local_objects, "noted_size", between)
+    assert local_objects.whole_status(descriptor)[1] == 8
+    os.close(descriptor)
 
 
 async def test_an_append_whose_flush_failed_has_an_unknown_outcome(

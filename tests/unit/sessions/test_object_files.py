@@ -74,6 +74,7 @@ async def test_a_file_is_an_object_under_its_own_name_with_the_metadata_of_a_mou
     provenance = object_metadata.decode_provenance(found.metadata.user)
     assert provenance.sha256 == hashlib.sha256(b"body").hexdigest()
     assert provenance.write_id
+    assert found.metadata.content_type == "text/plain"
     # A mount hydrates the directories too.
     for marker in ("sessions/s/", "sessions/s/d/", "sessions/s/d/e/"):
         assert store.head(marker).size_bytes == 0

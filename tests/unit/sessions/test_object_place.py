@@ -21,6 +21,8 @@ from sessionfs.stores.base import ObjectMetadata, Unconditional
 from sessionfs.stores.memory import MemoryStore
 from sessionfs.testing.faulty_store import FaultyStore, LostResponse
 
+from .test_object_changes import LateStore
+
 SESSION = session_id("s")
 
 
@@ -67,6 +69,16 @@ async def test_the_index_is_one_object(place: ObjectPlace, store: FaultyStore) -
     store.assert_all_used()
     assert await place.read_index() == b'{"a": 2}'
     assert keys_of(store) == [INDEX_KEY]
+
+
+async def test_an_index_that_arrives_late_replaces_no_later_one() -> None:
+    store = LateStore(INDEX_KEY)
+    async with open_object_place(store, SystemClock()) as place:
+        await place.write_index(b"{}")
+        await place.write_index(b'{"a": 1}')
+        with pytest.raises(ConflictError):
+            store.late[0]()
+        assert await place.read_index() == b'{"a": 1}'
 
 
 async def test_an_index_is_set_aside_under_a_stamp_that_only_moves_forward(

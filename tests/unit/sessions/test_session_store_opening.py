@@ -10,10 +10,16 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import trio
+from click.testing import CliRunner
 
+from sessionfs.cli.exit_codes import FAILED
+from sessionfs.cli.main import main
+from sessionfs.formats.migration.records import RECORD_KEY, MigrationRecord, encode_record
 from sessionfs.formats.store_settings import StoreSettings
 from sessionfs.model.errors import (
     BucketNotFoundError,
+    ConflictError,
     LocalDiskError,
     NotFoundError,
     SettingsError,
@@ -23,7 +29,8 @@ from sessionfs.model.errors import (
 from sessionfs.sessions.blocking_session_store import open_blocking_session_store
 from sessionfs.sessions.object_place import ObjectPlace
 from sessionfs.sessions.store import PlaceSessionStore, open_session_store, opening
-from sessionfs.stores.base import Capabilities
+from sessionfs.stores.base import Capabilities, IfAbsent, ObjectMetadata
+from sessionfs.stores.local_directory import LocalDirectoryStore
 from sessionfs.stores.probe import ProbeResult
 from sessionfs.testing.s3_servers import MotoServer
 
@@ -50,6 +57,17 @@ async def test_a_directory_has_the_layout_of_the_format(tmp_path: Path) -> None:
     assert (tmp_path / "sessions/s1/journal/events.jsonl").read_bytes() == b'{"seq":1}\n'
     async with open_session_store(f"file://{tmp_path}") as store:
         assert await store.replay("s1", "journal/events.jsonl") == [b'{"seq":1}']
+
+
+async def test_a_store_that_a_migration_has_not_finished_is_no_store_yet(tmp_path: Path) -> None:
+    store = LocalDirectoryStore(str(tmp_path))
+    record = MigrationRecord(source="s3://old", source_id="x", state="copying")
+    store.put(RECORD_KEY, encode_record(record), condition=IfAbsent(), metadata=ObjectMetadata())
+    with pytest.raises(ConflictError, match="holds a part of s3://old"):
+        async with open_session_store(str(tmp_path)):
+            pass
+    done = await trio.to_thread.run_sync(lambda: CliRunner().invoke(main, ["gc", str(tmp_path), "s"]))
+    assert (done.exit_code, "holds a part of s3://old" in done.stderr) == (FAILED, True), done
 
 
 async def test_memory_is_fresh_each_time() -> None:

@@ -140,7 +140,8 @@ class CoreFiles(SessionFiles):
             known = _stat(path, before) if before is not None else None
             return await self._write_beside(path, (root, parent, parts[-1]), body, mode, known, is_new=is_new)
 
-        return await self._change(path, write)
+        async with self._turns.of(path):
+            return await self._change(path, write)
 
     async def _write_beside(
         self,

@@ -51,6 +51,7 @@ from sessionfs.sessions.port import SessionPlace
 from sessionfs.working_copy.layout import ROOT_NUMBER, StateLayout
 
 _CHILD_SECONDS = 5.0
+_LOOK_AGAIN_SECONDS = 0.5
 _REMOVE_TRIES = 3
 
 
@@ -174,10 +175,13 @@ class CorePlace(SessionPlace):
 
     async def look_whether_lost(self, session: SessionId) -> None:
         """Look who owns a session of which a notice says that it is not ours: the notice may be older than our last claim."""
-        with suppress(UnavailableError):
-            rows = (await self._client.status()).sessions
-            if not any(row.id == session and row.owned_here for row in rows):
-                self.ruling.note_lost(session)
+        while True:
+            with suppress(UnavailableError):
+                rows = (await self._client.status()).sessions
+                break
+            await trio.sleep(_LOOK_AGAIN_SECONDS)
+        if not any(row.id == session and row.owned_here for row in rows):
+            self.ruling.note_lost(session)
 
     async def _sweep(self, session: SessionId) -> None:
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -288,12 +292,15 @@ async def _running(
             except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - raised below, where the nursery cannot wrap it
                 problem = error
             finally:
-                with trio.CancelScope(shield=True):
-                    await _end(parts, seconds)
-                    with trio.move_on_after(_CHILD_SECONDS):
-                        await served.ended.wait()
-                served.scope.cancel()
-                beside.scope.cancel()
+                try:
+                    with trio.CancelScope(shield=True):
+                        await _end(parts, seconds)
+                        with trio.move_on_after(_CHILD_SECONDS):
+                            await served.ended.wait()
+                finally:
+                    # Shielded tasks that nobody ends would keep the program for ever, whatever has interrupted the end.
+                    served.scope.cancel()
+                    beside.scope.cancel()
     finally:
         parts.core.close()
         assembly.close()

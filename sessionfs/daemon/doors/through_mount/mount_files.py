@@ -167,8 +167,7 @@ class MountFiles(SessionFiles):
             before = _status(name, directory)
             if is_new and before is not None:
                 raise failure(errno.EEXIST)
-            if base is not None and (before is None or stat_of(path, before).revision != base.revision):
-                raise self._moved(path)
+            self._require_base(path, before, base)
             mode = mode_of(before.st_mode if before is not None else None, is_private=is_private)
             temporary = temporary_name(self._clock)
             try:
@@ -177,12 +176,17 @@ class MountFiles(SessionFiles):
                     os.link(temporary, name, src_dir_fd=root, dst_dir_fd=directory, follow_symlinks=False)
                     os.unlink(temporary, dir_fd=root)
                 else:
+                    self._require_base(path, _status(name, directory), base)
                     os.rename(temporary, name, src_dir_fd=root, dst_dir_fd=directory)
             except BaseException:
                 with suppress(OSError):
                     os.unlink(temporary, dir_fd=root)
                 raise
             return stat_of(path, os.stat(name, dir_fd=directory, follow_symlinks=False))
+
+    def _require_base(self, path: str, now: os.stat_result | None, base: FileStat | None) -> None:
+        if base is not None and (now is None or stat_of(path, now).revision != base.revision):
+            raise self._moved(path)
 
     def _write_beside(
         self, path: str, place: tuple[int, bytes], body: bytes, mode: int, before: os.stat_result | None
@@ -213,6 +217,8 @@ class MountFiles(SessionFiles):
                     # Doors of other processes that look at the file first wait for one another.
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
                     grown = self._grow(path, descriptor, tail, base)
+                    # Nobody waits for the disk, or the bucket, of somebody else.
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
                     if is_synced:
                         os.fdatasync(descriptor)
                 finally:

@@ -111,6 +111,8 @@ class MountPlace(SessionPlace):
                     parent_directory(root, os.fsdecode(parts[0]), b"/".join(parts[1:])) as (directory, name),
                 ):
                     shutil.rmtree(os.fsdecode(name), dir_fd=directory)
+                # What has the name from now on is another session.
+                return
             except FileNotFoundError:
                 return
             except OSError as problem:
@@ -167,8 +169,13 @@ class MountPlace(SessionPlace):
         if self._ruling.is_ours(session):
             with suppress(NotFoundError, SessionAlreadyOwnedError):
                 # Of what was only changed and never claimed too: no door may claim it before the mount has let go.
-                await trio.to_thread.run_sync(self._claims.take, session)
-                await steadily(partial(self._mount.call, "release", session=roots.shown_id(session)))
+                is_new = await trio.to_thread.run_sync(self._claims.take, session)
+                try:
+                    await steadily(partial(self._mount.call, "release", session=roots.shown_id(session)))
+                except BaseException:
+                    if is_new:
+                        self._claims.give_up(session)
+                    raise
         self._claims.give_up(session)
         self._ruling.note_released(session)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 
 from sessionfs.daemon.doors.refusals import shown
 from sessionfs.model.errors import LocalDiskError, SessionAlreadyOwnedError
@@ -54,8 +55,10 @@ class SessionClaims:
             raise SessionAlreadyOwnedError(
                 f"{shown(session)} is written by process {holder} of this host", holder=f"process {holder}"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        with suppress(OSError):
+            # Only for people: a full disk keeps nobody from claiming.
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         self._held[session] = descriptor
         return True
 
@@ -68,6 +71,8 @@ class SessionClaims:
         descriptor = self._held.pop(session, None)
         if descriptor is None:
             return False
+        # A process that was forked off meanwhile has the descriptor too.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
         return True
 

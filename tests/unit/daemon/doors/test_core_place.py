@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from sessionfs.daemon.doors.in_process import core_place
 from sessionfs.daemon.doors.in_process.core_place import CorePlace
 from sessionfs.daemon.doors.mirrored import open_mirrored
 from sessionfs.daemon.doors.through_mount.mount_place import MountPlace
@@ -21,6 +22,7 @@ from sessionfs.model.errors import (
     LeftBehindError,
     NotFoundError,
     OwnershipLostError,
+    PreconditionFailedError,
     SessionAlreadyOwnedError,
     SettingsError,
     StateLockedError,
@@ -200,6 +202,44 @@ async def test_a_cancelled_program_ends_in_order(host: Host) -> None:
     assert host.stored("s1/f") == b"x"
     assert children() == before
     assert (host.root / "lock").read_bytes() == b""
+
+
+async def test_an_end_that_fails_in_the_middle_does_not_keep_the_program(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_arguments: object) -> None:
+        raise RuntimeError("in the middle of the end")
+
+    before = children()
+    monkeypatch.setattr(core_place, "_end", fail)
+    with trio.fail_after(60), pytest.raises(BaseExceptionGroup) as raised:
+        async with host.open() as place:
+            await place.files(S).write("f", b"x")
+    assert raised.value.subgroup(RuntimeError) is not None
+    assert children() == before
+    monkeypatch.undo()
+    async with host.open() as again:
+        assert await again.files(S).read("f") == b"x"
+
+
+async def test_of_two_writes_over_the_same_bytes_one_is_refused(host: Host) -> None:
+    async with host.open() as place:
+        files = place.files(S)
+        base = await files.write("f", b"0")
+        outcomes: list[str] = []
+
+        async def write(body: bytes) -> None:
+            try:
+                await files.write("f", body, base=base)
+            except PreconditionFailedError:
+                outcomes.append("refused")
+            else:
+                outcomes.append("written")
+
+        async with trio.open_nursery() as nursery:
+            for body in (b"1" * 300_000, b"2" * 300_000):
+                nursery.start_soon(write, body)
+        assert sorted(outcomes) == ["refused", "written"]
 
 
 async def test_a_replication_process_that_dies_is_started_again(host: Host) -> None:

@@ -114,6 +114,24 @@ def test_a_claim_that_the_disk_refuses_is_its_error(tmp_path: Path) -> None:
         SessionClaims(str(tmp_path)).take(S)
 
 
+def test_a_full_disk_keeps_nobody_from_claiming_and_a_fork_keeps_no_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    claims, others = SessionClaims(str(tmp_path)), SessionClaims(str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        assert claims.take(S)
+    # As a process that was forked off has it.
+    forked = os.dup(claims._held[S])
+    assert claims.give_up(S)
+    assert others.take(S)
+    os.close(forked)
+    others.close()
+
+
 async def _nothing(_session: SessionId) -> None:
     """Nothing is left to sweep, nothing to claim."""
 
